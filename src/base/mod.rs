@@ -1,0 +1,16 @@
+//! The words of RaftMQ: ids and checked names, the three number lines, time and sizes.
+//!
+//! Promises: every value that exists is valid, and no two number lines mix.
+//! Never: I/O, clocks, or knowledge of any other room.
+
+mod ids;
+mod name;
+mod offset;
+mod size;
+mod time;
+
+pub use ids::{BrokerGroupId, CheckoutId, ClusterId, GroupId, NodeId, QueueId, TopicId};
+pub use name::{BrokerGroupName, ClientId, GroupName, NameError, TopicName};
+pub use offset::{LogIndex, LogPosition, QueueOffset, Term};
+pub use size::ByteSize;
+pub use time::{DELAY_LEVELS, Millis, UtcMillis};

@@ -1,0 +1,132 @@
+//! The values that requests and answers are made of.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::base::{
+    BrokerGroupName, ClientId, GroupName, Millis, NodeId, QueueId, QueueOffset, TopicName,
+    UtcMillis,
+};
+use crate::message::{Message, MessageKind};
+
+/// Messages of one request. They share a topic; the protocol has checked that.
+#[derive(Clone, Debug)]
+pub struct SendRequest {
+    pub topic: TopicName,
+    pub messages: Vec<Message>,
+    /// Where the producer is, for the record's host fields.
+    pub peer: SocketAddr,
+    /// When the client stops listening.
+    pub deadline: Instant,
+}
+
+/// Where one message went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub message_id: String,
+    pub queue: QueueId,
+    pub offset: QueueOffset,
+}
+
+#[derive(Clone, Debug)]
+pub struct ReceiveRequest {
+    pub topic: TopicName,
+    pub group: GroupName,
+    pub client: ClientId,
+    /// The tag expression as the client wrote it; empty or `*` is everything.
+    pub filter: String,
+    /// 1 to 32.
+    pub batch: u32,
+    /// How long the messages stay hidden. With `auto_renew` the broker chooses and extends it.
+    pub invisible: Millis,
+    pub auto_renew: bool,
+    pub attempt_id: Option<String>,
+    /// How long to wait for a message.
+    pub poll: Duration,
+}
+
+/// One message on its way to a consumer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivered {
+    pub message: Message,
+    pub queue: QueueId,
+    pub offset: QueueOffset,
+    /// When it became visible.
+    pub stored: UtcMillis,
+    pub store_host: String,
+    /// 1 for the first delivery.
+    pub attempt: u32,
+    /// The receipt handle as text.
+    pub handle: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct AckRequest {
+    pub topic: TopicName,
+    pub group: GroupName,
+    pub handles: Vec<String>,
+    pub deadline: Instant,
+}
+
+#[derive(Clone, Debug)]
+pub struct HoldRequest {
+    pub topic: TopicName,
+    pub group: GroupName,
+    pub handle: String,
+    /// 0 to 12 hours.
+    pub invisible: Millis,
+    pub deadline: Instant,
+}
+
+/// One live node, which clients see as a broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerNode {
+    pub node: NodeId,
+    /// Its own name, stable for ever.
+    pub name: String,
+    /// The address it tells clients: a host name or an IPv4 literal.
+    pub host: String,
+    pub port: u16,
+}
+
+/// Where a topic can be reached: on every live node, since each forwards to the leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    pub group: BrokerGroupName,
+    /// Sorted by node; never empty.
+    pub nodes: Vec<BrokerNode>,
+    pub queues: u32,
+    pub kinds: Vec<MessageKind>,
+}
+
+/// What a push consumer is to poll: every live node, any queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    pub nodes: Vec<BrokerNode>,
+    pub kinds: Vec<MessageKind>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientKind {
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTopic {
+    pub name: TopicName,
+    /// 1 to 1024.
+    pub queues: u32,
+    pub kinds: Vec<MessageKind>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewGroup {
+    pub name: GroupName,
+    /// 1 to 1000.
+    pub attempts_max: u32,
+    pub backoff: Vec<Millis>,
+}

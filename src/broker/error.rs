@@ -1,0 +1,145 @@
+//! Why a request failed: one struct for each cause, one enum for each operation.
+
+use crate::base::{GroupName, Millis, TopicName};
+use crate::filter::FilterError;
+use crate::message::MessageKind;
+
+/// No leader could be asked in time, or the node is ending. The request may be repeated; whether
+/// it took effect is known only where `outcome_unknown` is false.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Unavailable {
+    pub reason: String,
+    /// True when a proposal was under way: it may still be applied.
+    pub outcome_unknown: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("topic {topic} does not exist; create it first (raftmq topic create {topic})")]
+pub struct NoTopic {
+    pub topic: TopicName,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("consumer group {group} does not exist; create it first (raftmq group create {group})")]
+pub struct NoGroup {
+    pub group: GroupName,
+}
+
+/// A message kind that the topic does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the message is of kind {}, but topic {topic} takes {}", kind.name(), takes.join(", "))]
+pub struct KindConflict {
+    pub topic: TopicName,
+    pub kind: MessageKind,
+    pub takes: Vec<&'static str>,
+}
+
+/// A kind that this version does not do yet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("messages of kind {} are not supported by this version", kind.name())]
+pub struct KindNotYet {
+    pub kind: MessageKind,
+}
+
+/// A value outside its range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is {value}; allowed is {allowed}")]
+pub struct LimitError {
+    pub what: &'static str,
+    pub value: String,
+    pub allowed: String,
+}
+
+/// More work than the node may hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}; try again in {retry_after}")]
+pub struct Overloaded {
+    pub what: String,
+    pub retry_after: Millis,
+}
+
+/// A receipt handle that is malformed, forged, or names a delivery that is over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the receipt handle {why}; receive the message again")]
+pub struct BadHandle {
+    pub why: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    #[error(transparent)]
+    NoTopic(#[from] NoTopic),
+    #[error(transparent)]
+    KindConflict(#[from] KindConflict),
+    #[error(transparent)]
+    KindNotYet(#[from] KindNotYet),
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error(transparent)]
+    Overloaded(#[from] Overloaded),
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReceiveError {
+    #[error(transparent)]
+    NoTopic(#[from] NoTopic),
+    #[error(transparent)]
+    NoGroup(#[from] NoGroup),
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error(transparent)]
+    Overloaded(#[from] Overloaded),
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AckError {
+    #[error(transparent)]
+    BadHandle(#[from] BadHandle),
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HoldError {
+    #[error(transparent)]
+    BadHandle(#[from] BadHandle),
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    #[error(transparent)]
+    NoTopic(#[from] NoTopic),
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TopicError {
+    #[error(transparent)]
+    NoTopic(#[from] NoTopic),
+    #[error("topic {topic} exists with {exists}, not with {asked}; delete it first")]
+    Differs { topic: TopicName, exists: String, asked: String },
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    #[error(transparent)]
+    NoGroup(#[from] NoGroup),
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}

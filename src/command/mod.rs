@@ -1,0 +1,60 @@
+//! What the log says: one variant for each fact that an entry can state.
+//!
+//! What it is: [`Command`] and its parts, [`Reply`] (what applying one answers), and their bytes.
+//! Promises: encoded bytes are versioned, ids are persisted and never reused, decoding never
+//! panics and never accepts trailing bytes.
+//! Never: a deadline (commands carry durations; apply adds the entry's own stamp), a clock, or a
+//! decision.
+
+mod codec;
+mod delivery;
+mod publish;
+mod reply;
+mod schema;
+
+pub use codec::{COMMAND_VERSION, CommandError, Reader, Writer};
+pub use delivery::{
+    Ack, Checkout, Delivery, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
+};
+pub use publish::{Publish, PublishItem};
+pub use reply::{CheckedOut, DeliveryOutcome, Granted, Published, Refusal, Reply};
+pub use schema::{CreateGroup, CreateTopic, Found, Subscribe};
+
+use bytes::Bytes;
+
+use crate::base::{GroupId, TopicId};
+
+/// One fact. The numbers in the codec are persisted and never reused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// The first entry of a group's life: its secrets. A second one changes nothing.
+    Found(Found),
+    /// Messages of one request: all of them become visible, or none.
+    Publish(Publish),
+    /// Hand-outs, acknowledgements and the like that shared one entry, in order.
+    Deliveries(Vec<Delivery>),
+    CreateTopic(CreateTopic),
+    DeleteTopic { topic: TopicId },
+    CreateGroup(CreateGroup),
+    DeleteGroup { group: GroupId },
+    /// A filter expression that a live member of a group uses on a topic.
+    Subscribe(Subscribe),
+    /// No live member uses it any more.
+    Unsubscribe(Subscribe),
+    /// Makes at most `limit` of what is due by this entry's stamp visible.
+    Tick { limit: u32 },
+    /// Every replica notes the hash of its state at this entry.
+    Audit,
+}
+
+impl Command {
+    /// The bytes that an entry carries.
+    pub fn encode(&self) -> Bytes {
+        codec::encode(self)
+    }
+
+    /// Reads what an entry carries; records are slices of `bytes`, not copies.
+    pub fn decode(bytes: &Bytes) -> Result<Self, CommandError> {
+        codec::decode(bytes)
+    }
+}

@@ -1,0 +1,74 @@
+//! What applying a command answers to whoever proposed it.
+
+use crate::base::{
+    CheckoutId, GroupId, LogIndex, QueueId, QueueOffset, TopicId, UtcMillis,
+};
+use crate::command::Unit;
+
+/// The answer to one command, equal on every replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Applied; nothing more to say.
+    Done,
+    Published(Vec<Published>),
+    /// One for each delivery of the entry, in order.
+    Deliveries(Vec<DeliveryOutcome>),
+    TopicCreated { topic: TopicId, existed: bool },
+    GroupCreated { group: GroupId, existed: bool },
+    Subscribed { version: u32 },
+    Ticked { fired: u32 },
+    Audited { index: LogIndex, state_hash: u64 },
+    Refused(Refusal),
+}
+
+/// Where a message went. A repeated message gets the outcome of its first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    pub queue: QueueId,
+    pub offset: QueueOffset,
+    pub visible: UtcMillis,
+    pub repeated: bool,
+}
+
+/// What came of one [`crate::command::Delivery`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeliveryOutcome {
+    CheckedOut(CheckedOut),
+    Done,
+    /// The handle names a delivery that is over.
+    Stale,
+    /// The topic or the group is gone.
+    Refused(Refusal),
+}
+
+/// What a checkout really got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckedOut {
+    pub checkout: CheckoutId,
+    pub granted: Vec<Granted>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    pub queue: QueueId,
+    pub offset: QueueOffset,
+    pub attempt: u32,
+    pub unit: Unit,
+    /// The checkout of the delivery: an earlier one when an attempt id was served again.
+    pub checkout: CheckoutId,
+}
+
+/// Why a command changed nothing. Deterministic: it depends on the state and the command only.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("topic {topic} does not exist (any more)")]
+    NoTopic { topic: TopicId },
+    #[error("consumer group {group} does not exist (any more)")]
+    NoGroup { group: GroupId },
+    #[error("queue {queue} does not exist; the topic has {queues}")]
+    NoQueue { queue: QueueId, queues: u32 },
+    #[error("the topic exists with {exists}; asked for {asked}")]
+    TopicDiffers { exists: String, asked: String },
+    #[error("{what}: {limit} is the limit")]
+    Limit { what: String, limit: u64 },
+}

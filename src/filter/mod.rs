@@ -1,0 +1,5 @@
+//! Which messages a consumer wants.
+
+mod tags;
+
+pub use tags::{FilterError, TagFilter};

@@ -1,0 +1,68 @@
+//! Message and its parts as values.
+
+use bytes::Bytes;
+
+use crate::base::{TopicName, UtcMillis};
+
+/// What a message asks of the broker. The numbers are persisted and never reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum MessageKind {
+    #[default]
+    Normal = 1,
+    Fifo = 2,
+    Delay = 3,
+    Transaction = 4,
+}
+
+impl MessageKind {
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Normal),
+            2 => Some(Self::Fifo),
+            3 => Some(Self::Delay),
+            4 => Some(Self::Transaction),
+            _ => None,
+        }
+    }
+
+    pub const fn byte(self) -> u8 {
+        self as u8
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Fifo => "fifo",
+            Self::Delay => "delay",
+            Self::Transaction => "transaction",
+        }
+    }
+}
+
+/// How the producer encoded the body. The broker stores and delivers it as it came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyEncoding {
+    #[default]
+    Identity,
+    Gzip,
+}
+
+/// One message as its producer wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub topic: TopicName,
+    pub body: Bytes,
+    pub encoding: BodyEncoding,
+    /// Unique per message, chosen by the client; the same on its own retries of one send.
+    pub message_id: String,
+    pub kind: MessageKind,
+    pub tag: Option<String>,
+    pub keys: Vec<String>,
+    /// User properties, sorted by name.
+    pub properties: Vec<(String, String)>,
+    pub message_group: Option<String>,
+    pub born: UtcMillis,
+    pub born_host: String,
+    pub trace_context: Option<String>,
+}
