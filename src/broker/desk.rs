@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::base::{GroupId, QueueId, QueueOffset, TopicId};
 use crate::command::{Grant, Skip, Take, Unit};
 use crate::filter::TagFilter;
-use crate::machine::{QueueView, State};
+use crate::machine::{PENDING_PER_QUEUE_MAX, QueueView, State};
 
 /// Units read from a queue at a time.
 const SCAN_CHUNK: usize = 256;
@@ -134,16 +134,17 @@ impl Desk {
             if scan.room == 0 {
                 return Ok(());
             }
-            let (offset, unit, _) = scan.view.ready[index];
-            if !self.is_reserved(queue, offset) && scan.wish.filter.may_match(unit.tag_hash) {
-                scan.grant(offset, unit);
+            let ready = scan.view.ready[index];
+            let wanted = scan.wish.filter.may_match(ready.unit.tag_hash);
+            if wanted && !self.is_reserved(queue, ready.offset) {
+                scan.grant(ready.offset, ready.unit);
             }
         }
         for index in 0..scan.view.free.len() {
             let (from, to) = scan.view.free[index];
             self.scan_range(state, scan, from, to)?;
         }
-        if scan.view.at_cap {
+        if scan.view.in_flight >= PENDING_PER_QUEUE_MAX {
             return Ok(());
         }
         self.scan_new(state, scan)

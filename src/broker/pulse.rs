@@ -96,8 +96,8 @@ async fn watch(broker: &Broker) {
 /// A new leader has not heard of all clients yet: each holder of a delivery gets a full lease.
 fn lease_all(broker: &Broker) {
     let all = broker.group.read(|state| state.renewals(UtcMillis::new(u64::MAX)));
-    for (_, consumer, _) in all {
-        broker.client_seen(&consumer, super::ClientKind::PushConsumer, None);
+    for renewal in all {
+        broker.client_seen(&renewal.consumer, super::ClientKind::PushConsumer, None);
     }
 }
 
@@ -124,11 +124,11 @@ async fn renew(broker: &Broker) {
     let due = broker.group.read(|state| state.renewals(wall.plus(RENEW_BEFORE)));
     let mut alive: Vec<CheckoutId> = Vec::new();
     let mut gone: Vec<(GroupId, crate::base::ClientId)> = Vec::new();
-    for (checkout, consumer, group) in due {
-        if !broker.clients.is_alive(&consumer, now) {
-            gone.push((group, consumer));
-        } else if is_renewable(broker, checkout, wall) {
-            alive.push(checkout);
+    for renewal in due {
+        if !broker.clients.is_alive(&renewal.consumer, now) {
+            gone.push((renewal.group, renewal.consumer));
+        } else if wall.since(renewal.first) < RENEW_MAX {
+            alive.push(renewal.checkout);
         }
     }
     gone.sort();
@@ -142,12 +142,6 @@ async fn renew(broker: &Broker) {
         let release = Release { group, consumer, invisible: RELEASE_AFTER };
         submit(broker, Delivery::Release(release)).await;
     }
-}
-
-fn is_renewable(broker: &Broker, checkout: CheckoutId, wall: UtcMillis) -> bool {
-    broker.group.read(|state| {
-        state.checkout(checkout).is_some_and(|info| wall.since(info.first) < RENEW_MAX)
-    })
 }
 
 async fn submit(broker: &Broker, delivery: Delivery) {
