@@ -1,4 +1,4 @@
-#![doc = include_str!("ARCHITECTURE.md")]
+// #![doc] architecture
 
 pub mod base;
 pub mod metrics;
