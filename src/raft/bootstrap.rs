@@ -12,7 +12,6 @@
 //! | identity         | asks all; nobody has a log: founds     | waits for the leader's entries |
 //! | identity and log | takes part                             | takes part                     |
 
-use std::future::Future;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -170,7 +169,10 @@ async fn found(shared: &Arc<Shared>, known: Option<ClusterId>) -> Result<Joined,
 }
 
 /// A new id, or the one that an earlier attempt has told somebody already.
-fn choose_cluster(shared: &Shared, answers: &[(Member, Result<wire::HelloAnswer, Status>)]) -> ClusterId {
+fn choose_cluster(
+    shared: &Shared,
+    answers: &[(Member, Result<wire::HelloAnswer, Status>)],
+) -> ClusterId {
     let told = answers.iter().find_map(|(_, answer)| {
         let cluster = &answer.as_ref().ok()?.cluster;
         read_cluster(cluster)

@@ -50,8 +50,7 @@ impl Checkpoints {
         }
         self.last = end;
         let checkpoint = self.machine.read().freeze();
-        let (machine, log, ending) =
-            (self.machine.clone(), self.log.clone(), self.ending.clone());
+        let (machine, log, ending) = (self.machine.clone(), self.log.clone(), self.ending.clone());
         self.writing = Some(tokio::spawn(async move {
             if let Err(error) = publish(machine, &log, checkpoint).await {
                 ending.note(&format!("writing a checkpoint: {error}"));

@@ -175,18 +175,15 @@ impl Group {
         let cluster = own_cluster(identity, &options)?;
         let (log, flusher) =
             CommitLog::open(env.clone(), &options.dir.join("log"), options.log.clone())?;
-        let machine =
-            Machine::open(&env, &options.dir.join("machine"), options.machine.clone())?;
+        let machine = Machine::open(&env, &options.dir.join("machine"), options.machine.clone())?;
         let ending = Ending::new();
         let installed: InstalledCell = InstalledCell::default();
-        let snapshots =
-            SnapshotFile { disk: env.disk.clone(), path: options.dir.join("snapshot") };
+        let snapshots = SnapshotFile { disk: env.disk.clone(), path: options.dir.join("snapshot") };
         let end = applied_end(&machine, &log, &snapshots, &installed)?;
         let watched = Watched::new(&machine);
         let machine = Arc::new(RwLock::new(machine));
         let state_machine = StateMachine {
             machine: machine.clone(),
-            log: log.clone(),
             sink,
             watched: watched.clone(),
             checkpoints: Checkpoints::new(
@@ -495,9 +492,7 @@ fn applied_end(
         return Err(OpenError::StateAheadOfLog { applied, last });
     }
     let frames = log.read(applied, applied.next(), 1).unwrap_or_default();
-    Ok(frames.first().map_or(bounds.start, |frame| {
-        frame.position.plus(frame.encoded_len() as u64)
-    }))
+    Ok(frames.first().map_or(bounds.start, |frame| frame.position.plus(frame.encoded_len() as u64)))
 }
 
 fn first_members(options: &Options) -> BTreeMap<u64, Address> {

@@ -6,8 +6,8 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use futures::Stream;
-use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::OptionalSend;
+use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -185,8 +185,8 @@ impl RaftLogStorage<Types> for LogStore {
         let frames = entries.into_iter().map(Entry::into_frame).collect();
         let ending = self.ending.clone();
         let completion = Box::new(move |result: io::Result<()>| {
-            let result = result
-                .map_err(|error| ending.because(&format_args!("syncing the log: {error}")));
+            let result =
+                result.map_err(|error| ending.because(&format_args!("syncing the log: {error}")));
             callback.io_completed(result);
         });
         self.log.append(frames, completion).map_err(|error| self.ending.because(&error))

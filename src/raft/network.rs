@@ -1,12 +1,14 @@
 //! openraft's calls to other replicas, over the peer port.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
+use openraft::OptionalSend;
 use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
@@ -15,7 +17,6 @@ use openraft::raft::{
     StreamAppendResult, TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse,
     VoteRequest, VoteResponse,
 };
-use openraft::OptionalSend;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
@@ -26,8 +27,8 @@ use crate::commit_log::Vote;
 use crate::raft::peers::{Lane, Peers};
 use crate::raft::snapshot::Snapshot;
 use crate::raft::types::{
-    Address, Entry, EntryId, RaftVoteOf, Types, entry_id, from_raft_vote,
-    index_of, term_of, to_raft_vote,
+    Address, Entry, EntryId, RaftVoteOf, Types, entry_id, from_raft_vote, index_of, term_of,
+    to_raft_vote,
 };
 use crate::wire::raftmq as wire;
 
@@ -369,7 +370,7 @@ fn unreachable(error: &(impl std::error::Error + 'static)) -> RpcError {
 }
 
 /// Tried again soon.
-fn network_error(text: &impl ToString) -> RpcError {
+fn network_error(text: &dyn fmt::Display) -> RpcError {
     RPCError::Network(NetworkError::from_string(text))
 }
 

@@ -257,7 +257,8 @@ fn refusal(error: &ClientWriteError<crate::raft::types::Types>) -> Outcome {
     match error {
         ClientWriteError::LogEntryDiscarded(_) => Outcome::Unknown(error.to_string()),
         ClientWriteError::ForwardToLeader(forward) => {
-            let leader = forward.leader_id.map_or("nobody known".to_owned(), |id| id.to_string());
+            let leader =
+                forward.leader_id.map_or_else(|| "not known".to_owned(), |id| id.to_string());
             Outcome::Refused(format!("{:?}; the leader is {leader}", forward.reason))
         }
         ClientWriteError::ChangeMembershipError(_) | ClientWriteError::PreconditionFailed(_) => {

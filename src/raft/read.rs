@@ -45,16 +45,15 @@ impl Running {
 impl Shared {
     pub(crate) async fn read_barrier(self: &Arc<Self>) -> Result<(), BarrierError> {
         let deadline = Instant::now() + BARRIER_DEADLINE;
-        let mut reason = "none is known".to_owned();
         loop {
             if let Some(reason) = self.ending.reason() {
                 return Err(BarrierError::Ended { reason });
             }
-            match self.current_index(deadline).await {
+            let reason = match self.current_index(deadline).await {
                 Ok(index) if self.wait_applied(index, deadline).await => return Ok(()),
-                Ok(index) => reason = format!("entry {index} is not applied here yet"),
-                Err(why) => reason = why,
-            }
+                Ok(index) => format!("entry {index} is not applied here yet"),
+                Err(why) => why,
+            };
             if Instant::now() + RETRY >= deadline {
                 return Err(BarrierError::NoLeader { reason });
             }
@@ -75,11 +74,7 @@ impl Shared {
         timeout_at(deadline, index).await.map_err(|_| format!("node {leader} did not answer"))?
     }
 
-    async fn ask_read_index(
-        &self,
-        running: &Running,
-        leader: NodeId,
-    ) -> Result<LogIndex, String> {
+    async fn ask_read_index(&self, running: &Running, leader: NodeId) -> Result<LogIndex, String> {
         use wire::read_index_answer::Outcome;
         let member = self.member(leader).ok_or("the leader's address is not known")?;
         let client = running.peers.client(leader, &member.peer, Lane::Ask);

@@ -26,7 +26,7 @@ const MAGIC: u32 = 0x524d_5153;
 const VERSION: u8 = 1;
 
 /// openraft's name for a state with its description.
-pub(crate) type Snapshot = openraft::alias::SnapshotOf<Types, Bytes>;
+pub(crate) type Snapshot = openraft::type_config::alias::SnapshotOf<Types, Bytes>;
 
 /// The content of a snapshot file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::base::{LogIndex, LogPosition, Term};
 use crate::command::Reply;
-use crate::commit_log::{CommitLog, Frame, FrameKind};
+use crate::commit_log::{Frame, FrameKind};
 use crate::machine::{self, Effect, Machine};
 use crate::raft::EffectSink;
 use crate::raft::checkpoints::Checkpoints;
@@ -75,7 +75,6 @@ impl Watched {
 /// Applies committed entries to the machine.
 pub(crate) struct StateMachine {
     pub(crate) machine: Arc<RwLock<Machine>>,
-    pub(crate) log: CommitLog,
     pub(crate) sink: Arc<dyn EffectSink>,
     pub(crate) watched: Watched,
     pub(crate) checkpoints: Checkpoints,
