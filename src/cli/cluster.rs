@@ -32,7 +32,8 @@ impl Cluster {
 }
 
 fn status(groups: &[BrokerGroupStatus]) -> Table {
-    let head = ["GROUP", "NODE", "ROLE", "TERM", "LAST", "COMMITTED", "APPLIED", "STATE HASH", "GRPC"];
+    let head =
+        ["GROUP", "NODE", "ROLE", "TERM", "LAST", "COMMITTED", "APPLIED", "STATE HASH", "GRPC"];
     let row = |group: &BrokerGroupStatus, node: &NodeStatus| {
         [
             group.group.clone(),

@@ -9,7 +9,6 @@ mod plan;
 mod probe;
 mod supervise;
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::TcpListener;
@@ -55,7 +54,9 @@ pub(super) enum UpError {
     OtherCount { data: PathBuf, there: u64, asked: u64 },
     #[error("--base-port is 0; allowed is 1 to 65533")]
     BasePortZero,
-    #[error("from port {base} on there is no room for node {place}, counted from 0; the last port is 65535")]
+    #[error(
+        "from port {base} on there is no room for node {place}, counted from 0; the last port is 65535"
+    )]
     PortsBeyondEnd { base: u16, place: u16 },
     #[error("another raftmq up runs in {}; stop it, or use another --data", data.display())]
     Runs { data: PathBuf },
@@ -99,8 +100,8 @@ impl Up {
     }
 
     /// The nodes to start, where so many are `there` already.
-    pub(super) fn plan(&self, there: u64) -> Result<Vec<Planned>, UpError> {
-        let count = self.nodes.unwrap_or(there.max(1));
+    fn plan(&self, there: u64) -> Result<Vec<Planned>, UpError> {
+        let count = self.nodes.unwrap_or_else(|| there.max(1));
         if there != 0 && there != count {
             let data = self.data.clone();
             return Err(UpError::OtherCount { data, there, asked: count });
@@ -137,8 +138,11 @@ fn check_ports(nodes: &[Planned]) -> Result<(), UpError> {
     for planned in nodes {
         for port in [planned.ports.grpc, planned.ports.http, planned.ports.peer] {
             let node = planned.node;
-            TcpListener::bind(("127.0.0.1", port))
-                .map_err(|source| UpError::PortTaken { node, port, source })?;
+            TcpListener::bind(("127.0.0.1", port)).map_err(|source| UpError::PortTaken {
+                node,
+                port,
+                source,
+            })?;
         }
     }
     Ok(())
@@ -150,7 +154,7 @@ struct ClusterFile {
     nodes: Vec<NodeLine>,
 }
 
-#[derive(Debug, serde::Serialize)]
+#[derive(Clone, Debug, serde::Serialize)]
 struct NodeLine {
     node: u64,
     pid: u32,
@@ -159,5 +163,3 @@ struct NodeLine {
     peer: String,
     log: PathBuf,
 }
-
-type Running = BTreeMap<NodeId, child::Running>;

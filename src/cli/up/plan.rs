@@ -48,11 +48,7 @@ pub(super) fn ports(base: Option<u16>, place: u16) -> Result<Ports, UpError> {
     let beyond = || UpError::PortsBeyondEnd { base: first.grpc, place };
     let shift = place.checked_mul(STRIDE).ok_or_else(beyond)?;
     let move_on = |port: u16| port.checked_add(shift).ok_or_else(beyond);
-    Ok(Ports {
-        grpc: move_on(first.grpc)?,
-        http: move_on(first.http)?,
-        peer: move_on(first.peer)?,
-    })
+    Ok(Ports { grpc: move_on(first.grpc)?, http: move_on(first.http)?, peer: move_on(first.peer)? })
 }
 
 /// `count` nodes under `data`.
@@ -122,10 +118,9 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), UpError> {
 
 fn read(path: &Path) -> Result<Table, UpError> {
     match fs::read_to_string(path) {
-        Ok(text) => text.parse().map_err(|source| UpError::Config {
-            path: path.to_owned(),
-            source: Box::new(source),
-        }),
+        Ok(text) => text
+            .parse()
+            .map_err(|source| UpError::Config { path: path.to_owned(), source: Box::new(source) }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Table::new()),
         Err(source) => Err(UpError::file(path, source)),
     }

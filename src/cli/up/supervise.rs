@@ -1,13 +1,13 @@
 //! From the first start to the last stop.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::base::NodeId;
@@ -119,11 +119,7 @@ impl Supervisor<'_> {
         self.write_file()
     }
 
-    fn ended(
-        &mut self,
-        node: NodeId,
-        ended: &std::io::Result<ExitStatus>,
-    ) -> Result<(), UpError> {
+    fn ended(&mut self, node: NodeId, ended: &std::io::Result<ExitStatus>) -> Result<(), UpError> {
         let running = self.running.remove(&node).expect("only a running node can end");
         let how = child::how(ended);
         let log = running.planned.log_path();
@@ -153,8 +149,7 @@ impl Supervisor<'_> {
                     let how = child::how(&ended);
                     let log = planned.log_path();
                     let node = planned.node;
-                    output
-                        .note(format_args!("node {node} stopped {how}; see {}", log.display()));
+                    output.note(format_args!("node {node} stopped {how}; see {}", log.display()));
                 }
             }
         };
@@ -164,7 +159,7 @@ impl Supervisor<'_> {
         };
         if hurried {
             output.note(format_args!("told twice: killing processes {pids:?}"));
-            // Dropping the rest kills them: they were started to end with this process.
+            // They were started to end with this process, and it ends now.
         }
     }
 
@@ -178,22 +173,37 @@ impl Supervisor<'_> {
     }
 
     async fn wait_ready(&mut self) -> Result<(), UpError> {
-        let ports: Vec<(NodeId, u16)> =
-            self.running.values().map(|node| (node.planned.node, node.planned.ports.http)).collect();
+        let ports: Vec<(NodeId, u16)> = self
+            .running
+            .values()
+            .map(|node| (node.planned.node, node.planned.ports.http))
+            .collect();
         let output = self.output;
         let ready = all_ready(&ports, output);
         tokio::pin!(ready);
         loop {
             tokio::select! {
                 () = &mut ready => return Ok(()),
-                (node, ended) = first_end(&mut self.running) => {
-                    let running = self.running.get(&node).expect("it was running");
-                    let log = running.planned.log_path();
-                    let last_words = child::last_words(&log).unwrap_or_default();
-                    return Err(UpError::EndedEarly { node, how: child::how(&ended), log, last_words });
-                }
+                (node, ended) = first_end(&mut self.running) => self.ended_early(node, &ended)?,
             }
         }
+    }
+
+    /// Who was killed may come back; who gave up by itself would do so again.
+    fn ended_early(
+        &mut self,
+        node: NodeId,
+        ended: &std::io::Result<ExitStatus>,
+    ) -> Result<(), UpError> {
+        let running = self.running.remove(&node).expect("only a running node can end");
+        let killed = ended.as_ref().is_ok_and(|status| status.signal().is_some());
+        if self.restart && killed {
+            self.start(running.planned)?;
+            return self.write_file();
+        }
+        let log = running.planned.log_path();
+        let last_words = child::last_words(&log).unwrap_or_default();
+        Err(UpError::EndedEarly { node, how: child::how(ended), log, last_words })
     }
 
     fn tell_ready(&self) {
