@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::common::cluster::{Cluster, PATIENCE, Plan, RAFTMQ, gone, kill};
 use crate::common::raw::{Raw, message, receive};
-use crate::common::{turn, until};
+use crate::common::until;
 
 /// What a node may not lose: the log, the vote, who it is. All else is derived from the log.
 /// Entries of the broker group's folder, by their beginning.
@@ -20,8 +20,7 @@ const BODY_BYTES: usize = 1 << 20;
 
 /// The folder of the node's one broker group.
 fn group_folder(cluster: &Cluster, node: u64) -> PathBuf {
-    let root = cluster.data();
-    let mut folders = vec![root.clone()];
+    let mut folders = vec![cluster.data()];
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap() {
@@ -92,7 +91,6 @@ async fn receive_and_ack_some(raw: &mut Raw, topic: &str, group: &str) {
 
 #[tokio::test]
 async fn derived_files_come_back_from_the_log() {
-    let _turn = turn();
     let mut cluster = Cluster::start(Plan::of(3));
     let leader = cluster.leader();
     let mut raw = Raw::connect(leader.grpc).await;
@@ -143,7 +141,6 @@ fn flip_bit(file: &Path) {
 
 #[tokio::test]
 async fn a_flipped_bit_in_a_sealed_segment_ends_that_node_and_no_other() {
-    let _turn = turn();
     let small = ("RAFTMQ_LOG_SEGMENT_BYTES", SEGMENT_BYTES.to_string());
     let cluster = Cluster::start(Plan { environment: vec![small], ..Plan::of(3) });
     let mut raw = Raw::connect(cluster.leader().grpc).await;

@@ -7,7 +7,6 @@ use v2::{Code, telemetry_command::Command};
 
 use crate::common::cluster::{Cluster, Plan};
 use crate::common::raw::{Answer, Raw, answer, message, receive, resource, seconds};
-use crate::common::turn;
 use crate::limits::check;
 
 const BAD_TOPICS: [&str; 9] =
@@ -54,11 +53,7 @@ fn route(topic: &str) -> v2::QueryRouteRequest {
 }
 
 fn assignment(topic: &str, group: &str) -> v2::QueryAssignmentRequest {
-    v2::QueryAssignmentRequest {
-        topic: resource(topic),
-        group: resource(group),
-        endpoints: None,
-    }
+    v2::QueryAssignmentRequest { topic: resource(topic), group: resource(group), endpoints: None }
 }
 
 fn heartbeat(group: &str, client_type: i32) -> v2::HeartbeatRequest {
@@ -71,7 +66,6 @@ async fn received(raw: &mut Raw, request: v2::ReceiveMessageRequest) -> Answer {
 
 #[tokio::test]
 async fn every_rpc_wants_a_client_id() {
-    let _turn = turn();
     let (_cluster, raw) = one_node().await;
     for id in [None, Some(""), Some("  ")] {
         let mut raw = raw.named(id);
@@ -79,7 +73,10 @@ async fn every_rpc_wants_a_client_id() {
         let gone = v2::NotifyClientTerminationRequest { group: resource("g") };
         let answers = [
             ("QueryRoute", answer(raw.query_route(route("t")).await.unwrap().status)),
-            ("QueryAssignment", answer(raw.query_assignment(assignment("t", "g")).await.unwrap().status)),
+            (
+                "QueryAssignment",
+                answer(raw.query_assignment(assignment("t", "g")).await.unwrap().status),
+            ),
             ("Heartbeat", answer(raw.heartbeat(heartbeat("g", simple)).await.unwrap().status)),
             ("SendMessage", raw.send(vec![message("t", "m", "x")]).await),
             ("ReceiveMessage", received(&mut raw, receive("t", "g")).await),
@@ -109,13 +106,15 @@ async fn every_rpc_wants_a_client_id() {
 
 #[tokio::test]
 async fn names_are_checked_wherever_they_come_in() {
-    let _turn = turn();
     let (_cluster, mut raw) = one_node().await;
     let long = "t".repeat(128);
     for topic in BAD_TOPICS.iter().copied().chain([long.as_str()]) {
         let answers = [
             ("QueryRoute", answer(raw.query_route(route(topic)).await.unwrap().status)),
-            ("QueryAssignment", answer(raw.query_assignment(assignment(topic, "g")).await.unwrap().status)),
+            (
+                "QueryAssignment",
+                answer(raw.query_assignment(assignment(topic, "g")).await.unwrap().status),
+            ),
             ("SendMessage", raw.send(vec![message(topic, "m", "x")]).await),
             ("ReceiveMessage", received(&mut raw, receive(topic, "g")).await),
             ("AckMessage", answer(raw.ack_message(ack(topic, "g", &["h"])).await.unwrap().status)),
@@ -132,7 +131,10 @@ async fn names_are_checked_wherever_they_come_in() {
     for group in BAD_GROUPS.iter().copied().chain([long.as_str()]) {
         let consumer = v2::ClientType::SimpleConsumer.into();
         let answers = [
-            ("QueryAssignment", answer(raw.query_assignment(assignment("t", group)).await.unwrap().status)),
+            (
+                "QueryAssignment",
+                answer(raw.query_assignment(assignment("t", group)).await.unwrap().status),
+            ),
             ("ReceiveMessage", received(&mut raw, receive("t", group)).await),
             ("AckMessage", answer(raw.ack_message(ack("t", group, &["h"])).await.unwrap().status)),
             ("Heartbeat", answer(raw.heartbeat(heartbeat(group, consumer)).await.unwrap().status)),
@@ -152,14 +154,14 @@ async fn names_are_checked_wherever_they_come_in() {
 
 #[tokio::test]
 async fn receives_check_times_filters_and_sizes() {
-    let _turn = turn();
     let (_cluster, mut raw) = one_node().await;
     check("send", &raw.send(vec![message("t", "m", "x")]).await, Code::Ok, &[]);
     const HOUR: i64 = 3600;
 
     let odd = Some(ProtoDuration { seconds: i64::MAX, nanos: i32::MAX });
     for invisible in [None, seconds(-1), seconds(0), seconds(9), seconds(12 * HOUR + 1), odd] {
-        let request = v2::ReceiveMessageRequest { invisible_duration: invisible, ..receive("t", "g") };
+        let request =
+            v2::ReceiveMessageRequest { invisible_duration: invisible, ..receive("t", "g") };
         let answer = received(&mut raw, request).await;
         check(&format!("invisible for {invisible:?}"), &answer, Code::IllegalInvisibleTime, &[]);
     }
@@ -201,7 +203,6 @@ async fn receives_check_times_filters_and_sizes() {
 
 #[tokio::test]
 async fn handles_that_name_no_delivery_are_refused() {
-    let _turn = turn();
     let (_cluster, mut raw) = one_node().await;
     check("send", &raw.send(vec![message("t", "m", "x")]).await, Code::Ok, &[]);
     let (_, messages) = raw.receive(receive("t", "g")).await.unwrap();
@@ -239,7 +240,7 @@ async fn handles_that_name_no_delivery_are_refused() {
     check("one of two", &answer(response.status), Code::MultipleResults, &[]);
     let codes: Vec<_> =
         response.entries.iter().map(|entry| entry.status.as_ref().unwrap().code).collect();
-    assert_eq!(codes, [Code::InvalidReceiptHandle.into(), Code::Ok.into()]);
+    assert_eq!(codes, [i32::from(Code::InvalidReceiptHandle), i32::from(Code::Ok)]);
     let again = raw.ack_message(ack("t", "g", &[&good])).await.unwrap();
     check("the same ack again", &answer(again.status), Code::Ok, &[]);
 }
@@ -255,7 +256,6 @@ fn settings(pub_sub: Option<v2::settings::PubSub>) -> v2::TelemetryCommand {
 
 #[tokio::test]
 async fn telemetry_and_heartbeats_check_what_they_are_told() {
-    let _turn = turn();
     let (_cluster, mut raw) = one_node().await;
     let publishing = |topic: &str| {
         let topics = vec![resource(topic).unwrap()];
