@@ -15,26 +15,24 @@ use crate::common::until;
 /// Entries of the broker group's folder, by their beginning.
 const KEPT: [&str; 4] = ["log", "vote", "identity", "floor"];
 
-const SEGMENT_BYTES: u64 = 8 << 20;
+/// The smallest that is allowed.
+const SEGMENT_BYTES: &str = "8MiB";
 const BODY_BYTES: usize = 1 << 20;
 
-/// The folder of the node's one broker group.
+/// The folder of the node's one broker group: where its identity lies.
 fn group_folder(cluster: &Cluster, node: u64) -> PathBuf {
-    let mut folders = vec![cluster.data()];
-    let mut found = Vec::new();
+    let mut folders = vec![cluster.data().join(format!("node-{node}"))];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.file_name().is_some_and(|name| name == "identity") {
-                found.push(folder.clone());
+                return folder;
             }
         }
     }
-    found.sort();
-    assert_eq!(found.len(), 3, "one identity file for each node: {found:?}");
-    found[usize::try_from(node).unwrap() - 1].clone()
+    panic!("node {node} has no identity file")
 }
 
 fn is_kept(path: &Path) -> bool {
@@ -141,7 +139,7 @@ fn flip_bit(file: &Path) {
 
 #[tokio::test]
 async fn a_flipped_bit_in_a_sealed_segment_ends_that_node_and_no_other() {
-    let small = ("RAFTMQ_LOG_SEGMENT_BYTES", SEGMENT_BYTES.to_string());
+    let small = ("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES.to_owned());
     let cluster = Cluster::start(Plan { environment: vec![small], ..Plan::of(3) });
     let mut raw = Raw::connect(cluster.leader().grpc).await;
     send_many(&mut raw, "big", "before", 28, BODY_BYTES).await;
@@ -156,14 +154,13 @@ async fn a_flipped_bit_in_a_sealed_segment_ends_that_node_and_no_other() {
     flip_bit(&files[0]);
 
     // The node alone, as an operator would start it again; the other two are running.
-    let config = folder.ancestors().map(|folder| folder.join("raftmq.toml")).find(|f| f.exists());
-    let config = config.expect("up writes the configuration of each node");
+    let config = cluster.data().join(format!("node-{}/raftmq.toml", victim.node));
     let log = cluster.folder().join("victim.log");
     let output = fs::File::create(&log).unwrap();
     let mut child = Command::new(RAFTMQ)
         .args(["serve", "--config"])
         .arg(config)
-        .env("RAFTMQ_LOG_SEGMENT_BYTES", SEGMENT_BYTES.to_string())
+        .env("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES.to_owned())
         .stdin(Stdio::null())
         .stdout(output.try_clone().unwrap())
         .stderr(output)

@@ -2,14 +2,13 @@
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -102,8 +101,7 @@ impl Cluster {
             .envs(self.plan.environment.iter().map(|(name, value)| (*name, value)))
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
-            .stderr(output)
-            .process_group(0);
+            .stderr(output);
         self.child = Some(command.spawn().unwrap());
     }
 
@@ -218,16 +216,14 @@ impl Cluster {
         self.nodes().into_iter().find(|node| node.node != leader.node).unwrap()
     }
 
-    /// kill -9 of `up` and all of its nodes in one call.
+    /// kill -9 of all nodes, at once, and of `up`.
     pub(crate) fn kill_all(&mut self) {
         let mut child = self.child.take().unwrap();
-        let group = Pid::from_child(&child);
-        // Nodes may run in process groups of their own, so each is named as well.
-        let nodes = self.try_nodes().unwrap_or_default();
-        let _ = kill_process_group(group, Signal::KILL);
+        let nodes = self.nodes();
         for node in &nodes {
             kill(node.pid, Signal::KILL);
         }
+        child.kill().unwrap();
         child.wait().unwrap();
         for node in nodes {
             until("a killed node is gone", PATIENCE, || gone(node.pid));
@@ -252,20 +248,28 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let output = self.output();
-            let tail: Vec<&str> = output.lines().rev().take(60).collect();
-            println!("--- the last lines of raftmq up ---");
-            for line in tail.iter().rev() {
-                println!("{line}");
+            print_tail(&self.output_path());
+            for node in 1..=self.plan.nodes {
+                print_tail(&self.data().join(format!("node-{node}/log.txt")));
             }
         }
         let Some(mut child) = self.child.take() else { return };
-        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        // Each node leads a process group of its own.
         for node in self.try_nodes().unwrap_or_default() {
             kill(node.pid, Signal::KILL);
         }
+        let _ = child.kill();
         let _ = child.wait();
     }
+}
+
+/// The end of a log file, for a test that fails.
+pub(crate) fn print_tail(file: &Path) {
+    const LINES: usize = 30;
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let skipped = text.lines().count().saturating_sub(LINES);
+    println!("--- the end of {} ---", file.display());
+    text.lines().skip(skipped).for_each(|line| println!("{line}"));
 }
 
 /// Sends a signal to a process that may be gone already.

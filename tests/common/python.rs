@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::cluster::print_tail;
 use super::{clients, until};
 
 /// Enough for the client's own shutdown, which waits for its polls.
@@ -93,12 +94,7 @@ impl Drop for Script {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            let log = fs::read_to_string(self.out.with_extension("log")).unwrap_or_default();
-            let tail: Vec<&str> = log.lines().rev().take(20).collect();
-            println!("--- the last lines of {} ---", self.name);
-            for line in tail.iter().rev() {
-                println!("{line}");
-            }
+            print_tail(&self.out.with_extension("log"));
         }
     }
 }
