@@ -160,7 +160,7 @@ async fn a_flipped_bit_in_a_sealed_segment_ends_that_node_and_no_other() {
     let mut child = Command::new(RAFTMQ)
         .args(["serve", "--config"])
         .arg(config)
-        .env("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES.to_owned())
+        .env("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES)
         .stdin(Stdio::null())
         .stdout(output.try_clone().unwrap())
         .stderr(output)

@@ -99,6 +99,16 @@ impl Drop for Script {
     }
 }
 
+/// Runs a program that ends by itself; what it printed.
+pub(crate) fn run(file: &Path, home: &Path) -> String {
+    let mut command = Command::new(clients::python());
+    let child = command.arg("-B").arg(file).env("HOME", home).env("PYTHONIOENCODING", "utf-8");
+    let output = child.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} ended with {}: {said}", file.display(), output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 /// A send that `produce.py` noted.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
