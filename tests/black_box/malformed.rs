@@ -1,8 +1,11 @@
 //! Requests that no honest client makes: missing ids, bad names, bad handles, bad durations.
 
+use bytes::{Buf, BufMut};
 use prost_types::Duration as ProtoDuration;
 use raftmq::wire::rocketmq as v2;
-use tonic::Code as GrpcCode;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::Endpoint;
+use tonic::{Code as GrpcCode, Request, Response, Status};
 use v2::{Code, telemetry_command::Command};
 
 use crate::common::cluster::{Cluster, Plan};
@@ -245,6 +248,22 @@ async fn handles_that_name_no_delivery_are_refused() {
     check("the same ack again", &answer(again.status), Code::Ok, &[]);
 }
 
+fn bad_client_properties() -> Vec<(&'static str, Vec<(String, String)>)> {
+    let one = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
+    let many = |count: usize, value: &str| -> Vec<(String, String)> {
+        (0..count).map(|n| (format!("k{n}"), value.to_owned())).collect()
+    };
+    vec![
+        ("33 client properties", many(33, "v")),
+        ("a key of 65", one(&"k".repeat(65), "v")),
+        ("a key that starts with a digit", one("1k", "v")),
+        ("a key with a space", one("a b", "v")),
+        ("a reserved key", one("rocketmq.x", "v")),
+        ("a value of 257", one("k", &"v".repeat(257))),
+        ("more than 4 KiB", many(20, &"v".repeat(250))),
+    ]
+}
+
 fn other(c: char) -> char {
     if c == '0' { '1' } else { '0' }
 }
@@ -277,6 +296,18 @@ async fn telemetry_and_heartbeats_check_what_they_are_told() {
     let good = raw.telemetry(vec![publishing("t")]).await.unwrap().unwrap();
     check("good settings", &answer(good.status), Code::Ok, &[]);
 
+    for (what, properties) in bad_client_properties() {
+        let settings = v2::Settings {
+            client_properties: properties.into_iter().collect(),
+            pub_sub: Some(v2::settings::PubSub::Publishing(v2::Publishing::default())),
+            ..Default::default()
+        };
+        let command =
+            v2::TelemetryCommand { status: None, command: Some(Command::Settings(settings)) };
+        let told = raw.telemetry(vec![command]).await.unwrap().unwrap();
+        check(what, &answer(told.status), Code::InvalidClientProperties, &[]);
+    }
+
     for kind in [0, 4, 99, -1] {
         let response = raw.heartbeat(heartbeat("g", kind)).await.unwrap();
         let what = format!("client type {kind}");
@@ -285,4 +316,81 @@ async fn telemetry_and_heartbeats_check_what_they_are_told() {
     let push = v2::ClientType::PushConsumer.into();
     let response = raw.heartbeat(heartbeat("g", push)).await.unwrap();
     check("a heartbeat", &answer(response.status), Code::Ok, &[]);
+}
+
+/// Takes and gives the bytes of a gRPC message as they are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Plain;
+
+impl Codec for Plain {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Plain {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        to.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Plain {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        Ok(Some(from.copy_to_bytes(from.remaining()).to_vec()))
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_message_of_ours_are_a_grpc_error() {
+    let (cluster, mut raw) = one_node().await;
+    let endpoint = Endpoint::from_shared(format!("http://{}", cluster.nodes()[0].grpc)).unwrap();
+    let mut grpc = tonic::client::Grpc::new(endpoint.connect().await.unwrap());
+    let call = async |rpc: &str, bytes: Vec<u8>| {
+        let path = format!("/apache.rocketmq.v2.MessagingService/{rpc}").parse().unwrap();
+        let mut request = Request::new(bytes);
+        request.metadata_mut().insert("x-mq-client-id", "plain@1@0@test".parse().unwrap());
+        grpc.ready().await.unwrap();
+        grpc.unary(request, path, Plain).await.map(Response::into_inner)
+    };
+    let mut call = call;
+
+    // A field of length 2^28 that is not there; a group end without a group; a text not in UTF-8.
+    let bad: [&[u8]; 3] =
+        [&[0x0a, 0x80, 0x80, 0x80, 0x80, 0x01], &[0x0c], &[0x0a, 3, 0x12, 1, 0xff]];
+    for bytes in bad {
+        let status = call("QueryRoute", bytes.to_vec()).await.unwrap_err();
+        assert_ne!(status.code(), GrpcCode::Unknown, "{bytes:?}: {status:?}");
+    }
+    let status = call("SendMessage", vec![0; 200 << 20]).await.unwrap_err();
+    println!("a request of 200 MiB: {:?} {}", status.code(), status.message());
+    assert!(
+        matches!(status.code(), GrpcCode::OutOfRange | GrpcCode::ResourceExhausted),
+        "{status:?}"
+    );
+    let status = call("NoSuchRpc", vec![]).await.unwrap_err();
+    assert_eq!(status.code(), GrpcCode::Unimplemented);
+    for rpc in ["PullMessage", "UpdateOffset", "GetOffset", "QueryOffset", "RecallMessage"] {
+        // Not there yet: clients understand both forms.
+        match call(rpc, vec![]).await {
+            Ok(bytes) => assert!(!bytes.is_empty(), "{rpc}: an answer carries a status"),
+            Err(status) => assert_eq!(status.code(), GrpcCode::Unimplemented, "{rpc}: {status:?}"),
+        }
+    }
+    check("an honest request", &raw.send(vec![message("t", "m", "x")]).await, Code::Ok, &[]);
 }
