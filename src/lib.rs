@@ -6,7 +6,7 @@ pub mod env;
 // pub mod message;
 // pub mod filter;
 // pub mod command;
-// pub mod commit_log;
+pub mod commit_log;
 // pub mod machine;
 // pub mod raft;
 // pub mod broker;
