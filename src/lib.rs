@@ -1,18 +1,18 @@
 #![doc = include_str!("ARCHITECTURE.md")]
 
 pub mod base;
-// pub mod metrics;
+pub mod metrics;
 pub mod env;
 pub mod message;
 pub mod filter;
 pub mod command;
-// pub mod commit_log;
-// pub mod machine;
-// pub mod raft;
-// pub mod broker;
+pub mod commit_log;
+pub mod machine;
+pub mod raft;
+pub mod broker;
 pub mod name_server;
 pub mod wire;
-// pub mod grpc;
+pub mod grpc;
 pub mod http;
 pub mod config;
 pub mod node;
