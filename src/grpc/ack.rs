@@ -13,7 +13,7 @@ const GIVEN_UP: Millis = Millis::from_secs(60);
 
 pub(super) async fn ack(
     broker: &Broker,
-    caller: &Caller,
+    caller: Caller,
     request: v2::AckMessageRequest,
 ) -> Result<v2::AckMessageResponse, Refused> {
     let topic = limits::topic(request.topic.as_ref())?;
@@ -49,14 +49,14 @@ fn ack_response(
 /// Whatever happens, a handle comes back: clients overwrite theirs with it.
 pub(super) async fn change_invisible_duration(
     broker: &Broker,
-    caller: &Caller,
+    caller: Caller,
     request: v2::ChangeInvisibleDurationRequest,
-) -> v2::ChangeInvisibleDurationResponse {
-    let (status, receipt_handle) = match hold(broker, caller, &request).await {
+) -> Result<v2::ChangeInvisibleDurationResponse, Refused> {
+    let (status, receipt_handle) = match hold(broker, &caller, &request).await {
         Ok(handle) => (ok(), handle),
         Err(refused) => (refused.status(), request.receipt_handle),
     };
-    v2::ChangeInvisibleDurationResponse { status: Some(status), receipt_handle }
+    Ok(v2::ChangeInvisibleDurationResponse { status: Some(status), receipt_handle })
 }
 
 async fn hold(
@@ -78,7 +78,7 @@ async fn hold(
 /// and comes again. Clients repeat everything but OK for ever, so a delivery that is over is OK.
 pub(super) async fn forward_to_dead_letters(
     broker: &Broker,
-    caller: &Caller,
+    caller: Caller,
     request: v2::ForwardMessageToDeadLetterQueueRequest,
 ) -> Result<v2::ForwardMessageToDeadLetterQueueResponse, Refused> {
     let hold = HoldRequest {

@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 use tonic::{Request, Response, Status};
 
 use crate::base::{DELAY_LEVELS, GroupName, Millis, NameError, TopicName};
-use crate::broker::{
-    Broker, GroupInfo, GroupStatus, NewGroup, NewTopic, NodeStatus, TopicInfo,
-};
+use crate::broker::{Broker, GroupInfo, GroupStatus, NewGroup, NewTopic, NodeStatus, TopicInfo};
 use crate::message::MessageKind;
 use crate::wire::raftmq as v1;
 
@@ -49,12 +47,12 @@ impl v1::admin_server::Admin for Admin {
         request: Request<v1::CreateTopicRequest>,
     ) -> Result<Response<v1::Topic>, Status> {
         let request = self.allow(request)?;
-        let topic = NewTopic {
+        let new = NewTopic {
             name: topic_name(&request.name)?,
             queues: if request.queues == 0 { QUEUES_DEFAULT } else { request.queues },
             kinds: kinds(&request.kinds)?,
         };
-        let info = self.broker.create_topic(topic).await.map_err(|error| topic_status(&error))?;
+        let info = self.broker.create_topic(new).await.map_err(|error| topic_status(&error))?;
         Ok(Response::new(topic(info)))
     }
 
@@ -267,16 +265,16 @@ mod tests {
 
     #[test]
     fn kinds_are_named() {
-        let kinds = |names: &[&str]| {
+        let named = |names: &[&str]| {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-            super::kinds(&names)
+            kinds(&names)
         };
-        assert_eq!(kinds(&[]).unwrap(), [MessageKind::Normal]);
+        assert_eq!(named(&[]).unwrap(), [MessageKind::Normal]);
         assert_eq!(
-            kinds(&["delay", "normal", "delay"]).unwrap(),
+            named(&["delay", "normal", "delay"]).unwrap(),
             [MessageKind::Normal, MessageKind::Delay]
         );
-        let status = kinds(&["fifos"]).unwrap_err();
+        let status = named(&["fifos"]).unwrap_err();
         assert_eq!(status.code(), tonic::Code::InvalidArgument);
         assert!(status.message().contains("fifos") && status.message().contains("transaction"));
     }

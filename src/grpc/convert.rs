@@ -277,7 +277,10 @@ mod tests {
             asked(Some(&system))
         };
         assert_eq!(kind(|_| {}), Asked::Kind(MessageKind::Normal));
-        assert_eq!(kind(|s| s.message_group = Some(String::new())), Asked::Kind(MessageKind::Normal));
+        assert_eq!(
+            kind(|s| s.message_group = Some(String::new())),
+            Asked::Kind(MessageKind::Normal)
+        );
         assert_eq!(kind(|s| s.message_group = Some("g".into())), Asked::Kind(MessageKind::Fifo));
         assert_eq!(
             kind(|s| {
@@ -304,8 +307,12 @@ mod tests {
     #[test]
     fn the_scheme_says_what_the_host_is() {
         let scheme = |host: &str| {
-            let node =
-                BrokerNode { node: NodeId::new(1), name: "b".into(), host: host.into(), port: 8081 };
+            let node = BrokerNode {
+                node: NodeId::new(1),
+                name: "b".into(),
+                host: host.into(),
+                port: 8081,
+            };
             let broker = broker(node);
             assert_eq!(broker.id, 0);
             let endpoints = broker.endpoints.unwrap();

@@ -27,7 +27,7 @@ pub(super) fn heartbeat(
 
 pub(super) async fn notify_client_termination(
     broker: &Broker,
-    caller: &Caller,
+    caller: Caller,
     request: v2::NotifyClientTerminationRequest,
 ) -> Result<v2::NotifyClientTerminationResponse, Refused> {
     let group = consumer_group(request.group.as_ref())?;

@@ -27,6 +27,8 @@ pub(super) const BORN_HOST_MAX: usize = 255;
 pub(super) const ATTEMPT_ID_MAX: usize = 255;
 /// Messages in one request. Ours: what one entry of the log is to hold.
 pub(super) const MESSAGES_MAX: usize = 1024;
+/// Messages handed out at once.
+pub(super) const BATCH_MAX: u32 = 32;
 /// Acknowledgements in one request. Ours; clients send one.
 pub(super) const ACKS_MAX: usize = 1024;
 pub(super) const DELAY_MAX: Millis = Millis::from_secs(24 * 60 * 60);
@@ -80,6 +82,7 @@ pub(super) fn message(message: &v2::Message, now: crate::base::UtcMillis) -> Res
         message_group(group)?;
     }
     message_id(&system.message_id)?;
+    message_type(system.message_type)?;
     if let Some(at) = &system.delivery_timestamp {
         delivery_timestamp(at, now)?;
     }
@@ -121,9 +124,8 @@ fn properties(message: &v2::Message, system: &v2::SystemProperties) -> Result<()
         if RESERVED_PROPERTY_NAMES.contains(&key.as_str()) {
             return Err(illegal(format!("the property name {key} is reserved for the system")));
         }
-        for (what, text) in [("property name", key), ("property value", value)] {
-            printable(what, text).map_err(illegal)?;
-        }
+        printable("property name", key).map_err(illegal)?;
+        printable(&format!("value of property {key}"), value).map_err(illegal)?;
     }
     Ok(())
 }
@@ -162,6 +164,16 @@ fn message_id(id: &str) -> Result<(), Refused> {
         return Err(illegal(too_long("message id", id.len(), MESSAGE_ID_MAX)));
     }
     printable("message id", id).map_err(illegal)
+}
+
+fn message_type(number: i32) -> Result<(), Refused> {
+    match v2::MessageType::try_from(number) {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            let text = format!("the message type is {number}; 0 to 6 are known");
+            Err(Refused::new(Code::BadRequest, text))
+        }
+    }
 }
 
 fn delivery_timestamp(
@@ -239,6 +251,17 @@ fn invisible(duration: Option<&prost_types::Duration>, min: Millis) -> Result<Mi
                 duration.seconds, duration.nanos
             ),
         )),
+    }
+}
+
+/// How many messages to hand out. More than the limit is lowered to it, as in RocketMQ's proxy.
+pub(super) fn batch(size: i32) -> Result<u32, Refused> {
+    match u32::try_from(size) {
+        Ok(size) if size > 0 => Ok(size.min(BATCH_MAX)),
+        _ => {
+            let text = format!("the batch size is {size}; at least 1 is needed");
+            Err(Refused::new(Code::BadRequest, text))
+        }
     }
 }
 

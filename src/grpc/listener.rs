@@ -194,7 +194,9 @@ mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt;
 
-    async fn door(admission: Admission) -> (SocketAddr, impl Stream<Item = io::Result<Connection>>) {
+    async fn door(
+        admission: Admission,
+    ) -> (SocketAddr, impl Stream<Item = io::Result<Connection>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         (listener.local_addr().unwrap(), admitted(listener, admission))
     }
@@ -225,7 +227,10 @@ mod tests {
         connection.read_exact(&mut said).await.unwrap();
         assert_eq!(&said[..24], PREFACE);
         assert_eq!(&said[24..], b"more");
-        assert_eq!(connection.connect_info().remote_addr, Some(client.await.unwrap().local_addr().unwrap()));
+        assert_eq!(
+            connection.connect_info().remote_addr,
+            Some(client.await.unwrap().local_addr().unwrap())
+        );
     }
 
     #[tokio::test]
@@ -242,9 +247,11 @@ mod tests {
 
     #[tokio::test]
     async fn silence_is_closed() {
-        let admission = Admission { preface_timeout: Duration::from_millis(50), ..Admission::default() };
+        let admission =
+            Admission { preface_timeout: Duration::from_millis(50), ..Admission::default() };
         let (address, connections) = door(admission).await;
-        let serving = tokio::spawn(async move { std::pin::pin!(connections).next().await.is_some() });
+        let serving =
+            tokio::spawn(async move { std::pin::pin!(connections).next().await.is_some() });
         let mut silent = TcpStream::connect(address).await.unwrap();
         let mut half = TcpStream::connect(address).await.unwrap();
         half.write_all(&PREFACE[..10]).await.unwrap();
@@ -254,7 +261,8 @@ mod tests {
 
     #[tokio::test]
     async fn there_are_never_more_than_allowed() {
-        let (address, connections) = door(Admission { connections_max: 1, ..Admission::default() }).await;
+        let (address, connections) =
+            door(Admission { connections_max: 1, ..Admission::default() }).await;
         let mut connections = std::pin::pin!(connections);
         let mut first = TcpStream::connect(address).await.unwrap();
         first.write_all(PREFACE).await.unwrap();

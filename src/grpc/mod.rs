@@ -17,6 +17,7 @@ mod heartbeat;
 mod limits;
 pub mod listener;
 mod metadata;
+mod observed;
 mod receive;
 mod route;
 mod send;
@@ -39,9 +40,9 @@ use self::listener::Admission;
 use self::service::Messaging;
 use self::telemetry::Streams;
 
-/// Bytes of one request. A request may hold many messages of up to 4 MiB; together they make one
-/// entry of the log. A larger one is refused with gRPC's OUT_OF_RANGE before it is read.
-const REQUEST_BYTES_MAX: usize = 16 << 20;
+/// Bytes of one request. Far more than may be in one, so that a body which is too large is refused
+/// by its own code; beyond, gRPC's OUT_OF_RANGE says so before anything is read.
+const REQUEST_BYTES_MAX: usize = 32 << 20;
 /// Longest time to the headers of an answer; above every deadline that is kept for a request.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(65);
 /// A connection whose other side does not answer pings is closed after both together.
@@ -73,8 +74,9 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     let (ender, ending) = ending::ending();
+    let streams = Streams::default();
     let messaging =
-        Messaging { broker: broker.clone(), streams: Streams::default(), ending: ending.clone() };
+        Messaging { broker: broker.clone(), streams: streams.clone(), ending: ending.clone() };
     let admin = admin::Admin { broker, from_anywhere: options.admin_from_anywhere };
     let router = Server::builder()
         .timeout(RESPONSE_TIMEOUT)
@@ -90,11 +92,15 @@ pub async fn serve(
         .add_service(AdminServer::new(admin));
     let connections = listener::admitted(listener, options.admission);
     let mut stop = ending;
-    let serving = router.serve_with_incoming_shutdown(connections, async move { stop.comes().await });
+    let serving =
+        router.serve_with_incoming_shutdown(connections, async move { stop.comes().await });
     let mut serving = std::pin::pin!(serving);
     tokio::select! {
         result = &mut serving => return result.map_err(io::Error::other),
-        () = shutdown => ender.begin(),
+        () = shutdown => {
+            tracing::info!(clients = streams.clients(), "ending the streams of connected clients");
+            ender.begin();
+        }
     }
     match tokio::time::timeout(END_PATIENCE, serving).await {
         Ok(result) => result.map_err(io::Error::other)?,

@@ -9,15 +9,17 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::base::{GroupName, Millis, TopicName};
-use crate::broker::{Broker, ClientKind, Delivered, ReceiveError, ReceiveRequest};
+use crate::base::Millis;
+use crate::broker::{Broker, ClientKind, Delivered, ReceiveRequest};
 use crate::wire::rocketmq::{self as v2, Code, receive_message_response::Content};
 
 use super::ending::Ending;
 use super::metadata::Caller;
+use super::observed::Observed;
 use super::status::{Refused, ok};
 use super::{convert, limits};
 
+pub(super) const RPC: &str = "ReceiveMessage";
 /// No poll waits longer, whatever the client asks; RocketMQ's proxy has the same limit.
 pub(super) const POLL_MAX: Duration = Duration::from_secs(20);
 /// A poll ends this long before the client's deadline.
@@ -26,7 +28,6 @@ const POLL_MARGIN: Duration = Duration::from_millis(500);
 const CLIENT_SHARE: Duration = Duration::from_millis(1500);
 /// How long past its polling time the broker may take before the client is told that nothing came.
 const BROKER_GRACE: Duration = Duration::from_millis(400);
-const BATCH_MAX: u32 = 32;
 
 pub(super) type Item = Result<v2::ReceiveMessageResponse, tonic::Status>;
 pub(super) type Items = ReceiverStream<Item>;
@@ -37,22 +38,18 @@ pub(super) fn receive(
     request: v2::ReceiveMessageRequest,
     ending: Ending,
 ) -> Items {
+    let observed = Observed::begin(RPC);
     // One place only: when a send waits for it, the item before has been taken.
     let (items, stream) = mpsc::channel(1);
     let resource = request.message_queue.as_ref().and_then(|queue| queue.topic.clone());
     let asked = caller.and_then(|caller| ask(&caller, request));
+    let reply = Reply { items, topic: resource.unwrap_or_default() };
     tokio::spawn(async move {
-        match asked {
-            Ok(asked) => {
-                broker.client_seen(&asked.client, client_kind(&asked), Some(&asked.group));
-                let poll = Poll { broker, items, topic: resource.unwrap_or_default(), ending };
-                poll.run(asked).await;
-            }
-            Err(refused) => {
-                // A client that went away needs no reason.
-                drop(tell(&items, refused.status()).await);
-            }
-        }
+        let code = match asked {
+            Ok(asked) => poll(&broker, asked, reply, ending).await,
+            Err(refused) => reply.refuse(refused).await,
+        };
+        observed.end(code);
     });
     ReceiverStream::new(stream)
 }
@@ -79,7 +76,7 @@ fn ask(caller: &Caller, request: v2::ReceiveMessageRequest) -> Result<ReceiveReq
         group,
         client: caller.client.clone(),
         filter: filter(request.filter_expression)?,
-        batch: u32::try_from(request.batch_size).unwrap_or_default().clamp(1, BATCH_MAX),
+        batch: limits::batch(request.batch_size)?,
         invisible,
         auto_renew: request.auto_renew,
         attempt_id: request.attempt_id.filter(|id| !id.is_empty()),
@@ -122,94 +119,90 @@ fn polling_time(
     Ok(wanted.min(left).min(POLL_MAX))
 }
 
-struct Poll {
-    broker: Broker,
-    items: mpsc::Sender<Item>,
-    /// As the client wrote it.
-    topic: v2::Resource,
-    ending: Ending,
-}
-
-impl Poll {
-    /// Once asked, the broker is heard to the end: what it hands out for a client that is gone
-    /// must be given back (rule R22).
-    async fn run(mut self, request: ReceiveRequest) {
-        let give_up = Instant::now() + request.poll + BROKER_GRACE;
-        let (topic, group) = (request.topic.clone(), request.group.clone());
-        let broker = self.broker.clone();
-        let mut receiving = Box::pin(broker.receive(request));
-        let outcome = tokio::select! {
-            biased;
-            outcome = &mut receiving => outcome,
-            () = self.items.closed() => return self.abandon(receiving.await, &topic, &group).await,
-            () = tokio::time::sleep_until(give_up) => {
-                // Whether the client hears of it or not, the messages below go back.
-                drop(tell(&self.items, nothing()).await);
-                let Self { broker, topic: resource, ending, .. } = self;
-                // The stream ends here, so that the client can go on.
-                let poll = Self { broker, items: mpsc::channel(1).0, topic: resource, ending };
-                return poll.abandon(receiving.await, &topic, &group).await;
-            }
-            () = self.ending.comes() => {
-                drop(tell(&self.items, nothing()).await);
-                return self.abandon(receiving.await, &topic, &group).await;
-            }
-        };
-        match outcome {
-            Ok(messages) if messages.is_empty() => drop(tell(&self.items, nothing()).await),
-            Ok(messages) => {
-                if self.deliver(&messages).await.is_err() {
-                    self.broker.undelivered(&topic, &group, messages).await;
+/// Once asked, the broker is heard to the end: what it hands out for a client that is gone must be
+/// given back (rule R22).
+async fn poll(broker: &Broker, request: ReceiveRequest, reply: Reply, mut ending: Ending) -> Code {
+    broker.client_seen(&request.client, client_kind(&request), Some(&request.group));
+    let give_up = Instant::now() + request.poll + BROKER_GRACE;
+    let (topic, group) = (request.topic.clone(), request.group.clone());
+    let mut receiving = Box::pin(broker.receive(request));
+    let listens = tokio::select! {
+        biased;
+        outcome = &mut receiving => {
+            return match outcome {
+                Ok(messages) if messages.is_empty() => reply.refuse(nothing()).await,
+                Ok(messages) => {
+                    if reply.deliver(&messages).await.is_ok() {
+                        return Code::Ok;
+                    }
+                    broker.undelivered(&topic, &group, messages).await;
+                    CANCELLED
                 }
-            }
-            Err(error) => drop(tell(&self.items, Refused::from(error).status()).await),
+                Err(error) => reply.refuse(error.into()).await,
+            };
         }
-    }
-
-    async fn abandon(
-        self,
-        outcome: Result<Vec<Delivered>, ReceiveError>,
-        topic: &TopicName,
-        group: &GroupName,
-    ) {
-        if let Ok(messages) = outcome
-            && !messages.is_empty()
-        {
-            self.broker.undelivered(topic, group, messages).await;
+        () = reply.items.closed() => false,
+        () = tokio::time::sleep_until(give_up) => true,
+        () = ending.comes() => true,
+    };
+    // The client is told before the broker is done, or does not listen any more.
+    let code = if listens { reply.refuse(nothing()).await } else { CANCELLED };
+    match receiving.await {
+        Ok(messages) if !messages.is_empty() => {
+            broker.undelivered(&topic, &group, messages).await;
         }
+        // Nothing was handed out, so nothing has to go back.
+        Ok(_) | Err(_) => {}
     }
-
-    /// `Err` when the client went away before everything was taken. Clients use a batch only when
-    /// its stream ended well, so all of it counts as not delivered then.
-    async fn deliver(&self, messages: &[Delivered]) -> Result<(), Gone> {
-        put(&self.items, Content::Status(ok())).await?;
-        for message in messages {
-            let message = convert::delivered(message.clone(), self.topic.clone());
-            put(&self.items, Content::Message(message)).await?;
-        }
-        put(&self.items, Content::DeliveryTimestamp(convert::timestamp(convert::now()))).await?;
-        // The only place is free again when the last item was taken.
-        self.items.reserve().await.map(drop).map_err(|_| Gone)
-    }
+    code
 }
+
+/// What is counted for a client that went away; the protocol has no code of its own.
+const CANCELLED: Code = Code::RequestTimeout;
 
 /// The client does not listen any more.
 #[derive(Debug)]
 struct Gone;
 
-async fn put(items: &mpsc::Sender<Item>, content: Content) -> Result<(), Gone> {
-    let item = v2::ReceiveMessageResponse { content: Some(content) };
-    items.send(Ok(item)).await.map_err(|_| Gone)
+/// The stream as its writer sees it; it ends when this is dropped.
+struct Reply {
+    items: mpsc::Sender<Item>,
+    /// As the client wrote it.
+    topic: v2::Resource,
 }
 
-async fn tell(items: &mpsc::Sender<Item>, status: v2::Status) -> Result<(), Gone> {
-    put(items, Content::Status(status)).await?;
-    put(items, Content::DeliveryTimestamp(convert::timestamp(convert::now()))).await
+impl Reply {
+    /// `Err` when the client went away before everything was taken. Clients use a batch only when
+    /// its stream ended well, so all of it counts as not delivered then.
+    async fn deliver(self, messages: &[Delivered]) -> Result<(), Gone> {
+        self.put(Content::Status(ok())).await?;
+        for message in messages {
+            let message = convert::delivered(message.clone(), self.topic.clone());
+            self.put(Content::Message(message)).await?;
+        }
+        self.put(Content::DeliveryTimestamp(convert::timestamp(convert::now()))).await?;
+        // The only place is free again when the last item was taken.
+        self.items.reserve().await.map(drop).map_err(|_| Gone)
+    }
+
+    async fn refuse(self, refused: Refused) -> Code {
+        let code = refused.code;
+        if self.put(Content::Status(refused.status())).await.is_ok() {
+            // A client that goes away now has what it needs.
+            drop(self.put(Content::DeliveryTimestamp(convert::timestamp(convert::now()))).await);
+        }
+        code
+    }
+
+    async fn put(&self, content: Content) -> Result<(), Gone> {
+        let item = v2::ReceiveMessageResponse { content: Some(content) };
+        self.items.send(Ok(item)).await.map_err(|_| Gone)
+    }
 }
 
 /// Never OK without a message: one client takes that for a broken server.
-fn nothing() -> v2::Status {
-    Refused::new(Code::MessageNotFound, "no message came within the polling time").status()
+fn nothing() -> Refused {
+    Refused::new(Code::MessageNotFound, "no message came within the polling time")
 }
 
 #[cfg(test)]
@@ -244,16 +237,16 @@ mod tests {
 
     #[test]
     fn filters_are_tags_until_there_is_sql() {
-        let filter = |r#type, expression: &str| {
+        let read = |r#type, expression: &str| {
             let expression = v2::FilterExpression { r#type, expression: expression.into() };
-            super::filter(Some(expression)).map_err(|refused| refused.code)
+            filter(Some(expression)).map_err(|refused| refused.code)
         };
-        assert_eq!(super::filter(None), Ok(String::new()));
-        assert_eq!(filter(0, "a||b"), Ok("a||b".into()));
-        assert_eq!(filter(1, "*"), Ok("*".into()));
-        assert_eq!(filter(2, " "), Err(Code::IllegalFilterExpression));
-        assert_eq!(filter(2, "a > 1"), Err(Code::NotImplemented));
-        assert_eq!(filter(3, "a"), Err(Code::IllegalFilterExpression));
+        assert_eq!(filter(None), Ok(String::new()));
+        assert_eq!(read(0, "a||b"), Ok("a||b".into()));
+        assert_eq!(read(1, "*"), Ok("*".into()));
+        assert_eq!(read(2, " "), Err(Code::IllegalFilterExpression));
+        assert_eq!(read(2, "a > 1"), Err(Code::NotImplemented));
+        assert_eq!(read(3, "a"), Err(Code::IllegalFilterExpression));
     }
 
     fn caller() -> Caller {
@@ -279,9 +272,11 @@ mod tests {
         assert_eq!((asked.batch, asked.invisible), (16, Millis::from_secs(15)));
         assert_eq!(asked.poll, POLL_MAX);
         let batch = |size| {
-            ask(&caller(), v2::ReceiveMessageRequest { batch_size: size, ..request() }).unwrap().batch
+            ask(&caller(), v2::ReceiveMessageRequest { batch_size: size, ..request() })
+                .unwrap()
+                .batch
         };
-        assert_eq!([batch(1000), batch(0), batch(-1)], [32, 1, 1]);
+        assert_eq!([batch(1), batch(1000)], [1, 32]);
         let code = |request| ask(&caller(), request).unwrap_err().code;
         assert_eq!(
             code(v2::ReceiveMessageRequest { message_queue: None, ..request() }),

@@ -95,8 +95,14 @@ mod tests {
         let queues = queues(route.clone(), &topic());
         let places: Vec<_> =
             queues.iter().map(|q| (q.id, q.broker.as_ref().unwrap().name.as_str())).collect();
-        let expected =
-            [(0, "node-1"), (0, "node-2"), (0, "node-3"), (1, "node-1"), (1, "node-2"), (1, "node-3")];
+        let expected = [
+            (0, "node-1"),
+            (0, "node-2"),
+            (0, "node-3"),
+            (1, "node-1"),
+            (1, "node-2"),
+            (1, "node-3"),
+        ];
         assert_eq!(places, expected);
         for queue in &queues {
             assert_eq!(queue.topic, Some(topic()), "the resource comes back unchanged");

@@ -10,14 +10,14 @@ use super::status::{Refused, ok};
 
 pub(super) async fn send(
     broker: &Broker,
-    caller: &Caller,
+    caller: Caller,
     request: v2::SendMessageRequest,
 ) -> Result<v2::SendMessageResponse, Refused> {
     let topic = limits::messages(&request.messages)?;
     let now = convert::now();
     let mut messages = Vec::with_capacity(request.messages.len());
     for message in request.messages {
-        limits::message(&message, now).map_err(|refused| known_to(caller, refused))?;
+        limits::message(&message, now).map_err(|refused| known_to(&caller, refused))?;
         match convert::asked(message.system_properties.as_ref()) {
             Asked::Kind(kind) => {
                 messages.push(convert::message(message, &topic, kind, caller.peer)?);

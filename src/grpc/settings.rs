@@ -15,7 +15,6 @@ const SEND_ATTEMPTS: i32 = 3;
 const SEND_BACKOFF_INITIAL: Millis = Millis::new(10);
 const SEND_BACKOFF_MAX: Millis = Millis::from_secs(1);
 const SEND_BACKOFF_MULTIPLIER: f32 = 2.0;
-const RECEIVE_BATCH: i32 = 32;
 const REQUEST_TIMEOUT: Millis = Millis::from_secs(3);
 /// Lite consumers start from these and fail without; RocketMQ 5.5 has the same.
 const LITE_SUBSCRIPTION_QUOTA: i32 = 2000;
@@ -80,7 +79,7 @@ pub(super) fn merge(
             ));
         }
     };
-    settings.request_timeout.get_or_insert(convert::duration(REQUEST_TIMEOUT));
+    settings.request_timeout.get_or_insert_with(|| convert::duration(REQUEST_TIMEOUT));
     settings.metric = Some(v2::Metric { on: false, endpoints: None });
     Ok((settings, stated))
 }
@@ -93,7 +92,7 @@ fn publish(publishing: &mut v2::Publishing) {
 fn subscribe(subscription: &mut v2::Subscription, client_type: ClientType) {
     let poll = Millis::from_secs(POLL_MAX.as_secs());
     subscription.fifo = Some(false);
-    subscription.receive_batch_size = Some(RECEIVE_BATCH);
+    subscription.receive_batch_size = i32::try_from(limits::BATCH_MAX).ok();
     subscription.long_polling_timeout = Some(convert::duration(poll));
     if matches!(client_type, ClientType::LitePushConsumer | ClientType::LiteSimpleConsumer) {
         subscription.lite_subscription_quota = Some(LITE_SUBSCRIPTION_QUOTA);
@@ -184,7 +183,9 @@ mod tests {
         };
         assert_eq!(curve.initial.unwrap().nanos, 10_000_000);
         assert_eq!(curve.max.unwrap().seconds, 1);
-        let Some(PubSub::Publishing(publishing)) = settings.pub_sub else { panic!("not a producer") };
+        let Some(PubSub::Publishing(publishing)) = settings.pub_sub else {
+            panic!("not a producer")
+        };
         assert_eq!(publishing.topics, [resource("t")], "names come back unchanged");
         assert_eq!(publishing.max_body_size, 4_194_304);
         assert!(publishing.validate_message_type);

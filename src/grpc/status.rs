@@ -7,7 +7,6 @@ use crate::broker::{
     AckError, BadHandle, GroupError, HoldError, KindConflict, KindNotYet, LimitError, NoGroup,
     NoTopic, Overloaded, ReceiveError, RouteError, SendError, TopicError, Unavailable,
 };
-use crate::filter::FilterError;
 use crate::wire::rocketmq::{self as v2, Code};
 
 /// Why a request, or an entry of one, is refused: a business error, told inside the response.
@@ -54,13 +53,21 @@ pub(super) fn common<'a>(mut entries: impl Iterator<Item = &'a v2::Status>) -> v
 /// A response that carries a status.
 pub(super) trait Answer {
     fn refused(status: v2::Status) -> Self;
+
+    fn code(&self) -> Code;
 }
 
 macro_rules! answers {
     ($($response:ident),* $(,)?) => {
         $(impl Answer for v2::$response {
             fn refused(status: v2::Status) -> Self {
-                Self { status: Some(status), ..Self::default() }
+                let mut answer = Self::default();
+                answer.status = Some(status);
+                answer
+            }
+
+            fn code(&self) -> Code {
+                self.status.as_ref().map_or(Code::Unspecified, |status| status.code())
             }
         })*
     };
@@ -101,7 +108,6 @@ causes!(
     KindNotYet => NotImplemented,
     LimitError => BadRequest,
     Overloaded => TooManyRequests,
-    FilterError => IllegalFilterExpression,
     BadHandle => InvalidReceiptHandle,
 );
 
@@ -132,7 +138,10 @@ operations! {
         SendError::Limit(_) => PayloadTooLarge,
         ; NoTopic, KindConflict, KindNotYet, Overloaded, Unavailable
     }
-    ReceiveError { ; NoTopic, NoGroup, Filter, Limit, Overloaded, Unavailable }
+    ReceiveError {
+        ReceiveError::Filter(_) => IllegalFilterExpression,
+        ; NoTopic, NoGroup, Limit, Overloaded, Unavailable
+    }
     AckError { ; BadHandle, Unavailable }
     HoldError { ; BadHandle, Unavailable }
     RouteError { ; NoTopic, Limit, Unavailable }

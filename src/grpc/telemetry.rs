@@ -12,10 +12,11 @@ use tonic::{Status, Streaming};
 
 use crate::base::ClientId;
 use crate::broker::Broker;
-use crate::wire::rocketmq::{self as v2, telemetry_command::Command};
+use crate::wire::rocketmq::{self as v2, Code, telemetry_command::Command};
 
 use super::ending::Ending;
 use super::metadata::Caller;
+use super::observed::Observed;
 use super::settings::{self, Unfit};
 use super::status::{Refused, ok};
 
@@ -112,7 +113,14 @@ impl Conversation {
     /// Results of commands are not awaited by anything yet, and unknown commands are ignored.
     fn answer(&self, command: v2::TelemetryCommand) -> Option<Item> {
         let Some(Command::Settings(settings)) = command.command else { return None };
-        match settings::merge(settings, |group| self.broker.group_settings(group)) {
+        let observed = Observed::begin("Telemetry");
+        let merged = settings::merge(settings, |group| self.broker.group_settings(group));
+        observed.end(match &merged {
+            Ok(_) => Code::Ok,
+            Err(Unfit::Refused(refused)) => refused.code,
+            Err(Unfit::Protocol(_)) => Code::BadRequest,
+        });
+        match merged {
             Ok((settings, stated)) => {
                 self.broker.client_seen(&self.caller.client, stated.kind, stated.group.as_ref());
                 Some(Ok(v2::TelemetryCommand {

@@ -56,7 +56,8 @@ fn bodies_hold_one_byte_to_four_mebibytes() {
 fn properties_are_counted_and_weighed() {
     let many = |count: usize| {
         refused(|message, _| {
-            message.user_properties = (0..count).map(|i| (format!("p{i}"), String::new())).collect();
+            message.user_properties =
+                (0..count).map(|i| (format!("p{i}"), String::new())).collect();
         })
     };
     expect(many(128), Code::Ok, &[]);
@@ -127,6 +128,15 @@ fn message_ids_are_there_and_bounded() {
     let mut bare = good();
     bare.system_properties = None;
     assert_eq!(message(&bare, NOW).unwrap_err().code, Code::IllegalMessageId);
+}
+
+#[test]
+fn message_types_are_known_numbers() {
+    let kind = |number| refused(|_, system| system.message_type = number);
+    expect(kind(0), Code::Ok, &[]);
+    expect(kind(6), Code::Ok, &[]);
+    expect(kind(7), Code::BadRequest, &["7"]);
+    expect(kind(-1), Code::BadRequest, &["-1"]);
 }
 
 #[test]
@@ -223,6 +233,11 @@ fn invisible_durations_have_a_range_for_each_rpc() {
 fn small_things_are_bounded_too() {
     assert!(attempt_id(None).is_ok() && attempt_id(Some(&"a".repeat(255))).is_ok());
     assert!(attempt_id(Some(&"a".repeat(256))).unwrap_err().text.contains("256"));
+    assert_eq!(
+        [batch(1), batch(32), batch(33), batch(i32::MAX)].map(Result::unwrap),
+        [1, 32, 32, 32]
+    );
+    assert_eq!([0, -5, i32::MIN].map(|size| batch(size).unwrap_err().code), [Code::BadRequest; 3]);
     assert!(acks(1).is_ok() && acks(1024).is_ok());
     assert_eq!(acks(0).unwrap_err().code, Code::BadRequest);
     assert!(acks(1025).unwrap_err().text.contains("1025"));
