@@ -12,7 +12,9 @@ pub enum NameError {
     Blank { kind: &'static str },
     #[error("the {kind} name has {len} bytes; at most {max} are allowed")]
     TooLong { kind: &'static str, len: usize, max: usize },
-    #[error("the {kind} name {name:?} contains {found:?}; allowed are letters, digits, _ - % and |")]
+    #[error(
+        "the {kind} name {name:?} contains {found:?}; allowed are letters, digits, _ - % and |"
+    )]
     Character { kind: &'static str, name: String, found: char },
     #[error("the {kind} name {name:?} is reserved for the system")]
     Reserved { kind: &'static str, name: String },
