@@ -1,4 +1,6 @@
 #![doc = include_str!("ARCHITECTURE.md")]
+// Layouts of deeply nested futures: an rpc over the broker over Raft over the peer network.
+#![recursion_limit = "256"]
 
 pub mod base;
 pub mod metrics;

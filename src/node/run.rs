@@ -143,6 +143,12 @@ impl Node {
         assert!(desk.group.set(group.clone()).is_ok(), "a node has one replica");
         self.readiness.opened(group.clone());
         self.group = Some(group.clone());
+        let upkeep = group.log().upkeep();
+        // Ends by itself when the log is closed, which the replica's end does.
+        std::thread::Builder::new()
+            .name("upkeep".to_owned())
+            .spawn(move || upkeep.run())
+            .map_err(|source| NodeError::Thread { name: "upkeep", source })?;
         let (log, per_second) = (group.log().clone(), self.config.log.scrub_per_second);
         self.back.start("the scrub", async move {
             Err(NodeError::Damaged { damage: scrub::scrub(log, per_second).await })

@@ -24,7 +24,7 @@ pub(super) async fn scrub(log: CommitLog, per_second: ByteSize) -> String {
             let part = log.clone();
             let read = tokio::task::spawn_blocking(move || part.scrub(budget)).await;
             match read {
-                Ok(Ok(progress)) if progress.is_done() => break,
+                Ok(Ok(progress)) if progress.left == 0 => break,
                 Ok(Ok(_)) => {}
                 // Damage is told by the log itself, in more words.
                 Ok(Err(error)) => return found(&log).unwrap_or_else(|| error.to_string()),
