@@ -45,7 +45,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..64_usize, millis.clone()).prop_map(|(pick, millis)| Step::Renew { pick, millis }),
         1 => (group, 0..3_u8, millis.clone())
             .prop_map(|(group, consumer, millis)| Step::Release { group, consumer, millis }),
-        1 => (0..64_usize, millis.clone()).prop_map(|(pick, millis)| Step::Return { pick, millis }),
+        1 => (0..64_usize, millis).prop_map(|(pick, millis)| Step::Return { pick, millis }),
         3 => (0..6_u32).prop_map(|limit| Step::Tick { limit }),
         3 => (1..1_500_u64).prop_map(|millis| Step::Wait { millis }),
         1 => Just(Step::Checkpoint),

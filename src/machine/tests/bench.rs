@@ -182,8 +182,9 @@ impl Bench {
 
     pub(in crate::machine) fn catch_up(&mut self) {
         let from = self.machine.state().applied().map_or(0, |(index, _)| index.get() + 1);
-        for entry in self.log[usize::try_from(from).unwrap()..].to_vec() {
-            self.apply_entry(&entry);
+        let entries = self.log[usize::try_from(from).unwrap()..].to_vec();
+        for entry in &entries {
+            self.apply_entry(entry);
         }
     }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::bench::{Bench, dir, names};
+use super::bench::{Bench, OPTIONS, dir, names};
 use crate::base::{LogIndex, QueueId, Term};
 use crate::command::{Ack, Command, Delivery, Subscribe};
-use crate::machine::{CheckpointError, InstallError};
+use crate::env::os;
+use crate::machine::{CheckpointError, InstallError, Machine};
 
 /// Some of everything.
 fn busy(bench: &mut Bench, rounds: u64) {
@@ -93,6 +94,27 @@ fn power_cuts_at_any_point_lose_nothing_that_cannot_be_derived() {
     }
     bench.catch_up();
     assert_eq!(bench.hashes(), whole.hashes());
+}
+
+#[test]
+fn a_real_disk_does_the_same() {
+    let mut bench = Bench::with_topic(3);
+    busy(&mut bench, 40);
+    let place = tempfile::tempdir().unwrap();
+    let open = || Machine::open(&os::env(), &place.path().join("machine"), OPTIONS).unwrap();
+    let hashes =
+        |machine: &Machine| (machine.state().hash(), machine.state().units_hash().unwrap());
+    let mut machine = open();
+    let (first, rest) = bench.log.split_at(bench.log.len() / 2);
+    first.iter().for_each(|entry| drop(machine.apply(entry).unwrap()));
+    assert!(machine.freeze().unwrap().publish().unwrap());
+    rest.iter().for_each(|entry| drop(machine.apply(entry).unwrap()));
+    assert_eq!(hashes(&machine), bench.hashes());
+    drop(machine);
+    let mut machine = open();
+    assert_eq!(machine.opened().from, Some(first.last().unwrap().index));
+    rest.iter().for_each(|entry| drop(machine.apply(entry).unwrap()));
+    assert_eq!(hashes(&machine), bench.hashes());
 }
 
 #[test]

@@ -220,7 +220,7 @@ fn the_same_attempt_is_served_the_same_messages() {
     bench.publish(0, 6);
     let mut checkout = bench.checkout("a", &[0, 1, 2]);
     checkout.attempt_id = Some("try-1".into());
-    let first = bench.check_out(checkout.clone());
+    let first = bench.check_out(checkout);
     bench.deliver(ack(names::handle(&first.granted[1])));
     // The reply was lost. The repeat gets what is still open, and takes nothing new.
     let mut repeat = bench.checkout("a", &[3, 4]);
