@@ -69,7 +69,7 @@ impl Desks {
 
 /// One queue's part of a scan.
 struct Scan<'a> {
-    live: &'a [TagFilter],
+    live: &'a [Option<TagFilter>],
     wish: &'a Wish<'a>,
     view: QueueView,
     take: Take,
@@ -94,11 +94,9 @@ impl Desk {
             self.skipped.clear();
             self.skip_version = version;
         }
-        // What cannot be parsed was not written by this version; it may want anything.
-        let live: Vec<TagFilter> = expressions
-            .iter()
-            .map(|text| TagFilter::parse(text).unwrap_or_else(|_| TagFilter::all()))
-            .collect();
+        // `None` is what cannot be parsed: not written by this version, so it may want anything.
+        let live: Vec<Option<TagFilter>> =
+            expressions.iter().map(|text| TagFilter::parse(text).ok()).collect();
         let mut found = Found::default();
         let mut budget = SCAN_MAX;
         for step in 0..wish.queues {
@@ -255,7 +253,9 @@ impl Scan<'_> {
     }
 
     fn nobody_wants(&self, unit: Unit) -> bool {
-        !self.live.iter().any(|filter| filter.may_match(unit.tag_hash))
+        !self.live.iter().any(|filter| {
+            filter.as_ref().is_none_or(|filter| filter.may_match(unit.tag_hash))
+        })
     }
 
     fn skip(&mut self, at: QueueOffset) {

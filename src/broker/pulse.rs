@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use crate::base::{CheckoutId, GroupId, Millis, UtcMillis};
+use crate::base::{CheckoutId, ClientId, GroupId, GroupName, Millis, TopicId, UtcMillis};
 use crate::broker::Broker;
 use crate::broker::clients::CLIENT_EXPIRY;
 use crate::broker::lane::LaneTask;
 use crate::broker::receive::AUTO_RENEW_STEP;
 use crate::broker::remote::Question;
 use crate::command::{Command, Delivery, Release, Renew, Reply, Subscribe};
+use crate::machine::State;
 
 /// Deliveries that one tick ends at most, so that no entry takes long to apply.
 const TICK_LIMIT: u32 = 1024;
@@ -123,7 +124,7 @@ async fn renew(broker: &Broker) {
     let now = broker.env.clock.monotonic();
     let due = broker.group.read(|state| state.renewals(wall.plus(RENEW_BEFORE)));
     let mut alive: Vec<CheckoutId> = Vec::new();
-    let mut gone: Vec<(GroupId, crate::base::ClientId)> = Vec::new();
+    let mut gone: Vec<(GroupId, ClientId)> = Vec::new();
     for renewal in due {
         if !broker.clients.is_alive(&renewal.consumer, now) {
             gone.push((renewal.group, renewal.consumer));
@@ -152,15 +153,15 @@ async fn submit(broker: &Broker, delivery: Delivery) {
 
 async fn give_up_filters(broker: &Broker) {
     let now = broker.env.clock.monotonic();
-    let unused: Vec<Subscribe> = broker.group.read(|state| {
-        state
-            .all_subscriptions()
-            .filter(|(group, topic, filter)| {
-                !broker.waiters.has(*group, *topic, filter)
-                    && broker.subscriptions.is_unused(*group, *topic, filter, now)
-            })
-            .map(|(group, topic, filter)| Subscribe { group, topic, expression: filter.to_owned() })
-            .collect()
+    let live: Vec<Subscribe> = broker.group.read(|state| {
+        let pairs = state
+            .groups()
+            .flat_map(|group| state.topics_of(group.id).map(move |topic| (group.id, topic)));
+        pairs.flat_map(|(group, topic)| filters(state, group, topic)).collect()
+    });
+    let unused = live.into_iter().filter(|Subscribe { group, topic, expression }| {
+        !broker.waiters.has(*group, *topic, expression)
+            && broker.subscriptions.is_unused(*group, *topic, expression, now)
     });
     for subscribe in unused {
         broker.subscriptions.forget(subscribe.group, subscribe.topic, &subscribe.expression);
@@ -169,6 +170,12 @@ async fn give_up_filters(broker: &Broker) {
             tracing::debug!(%error, "tried again when the filter has been unused for as long again");
         }
     }
+}
+
+fn filters(state: &State, group: GroupId, topic: TopicId) -> Vec<Subscribe> {
+    let (_, expressions) = state.subscriptions(group, topic);
+    let subscribe = |expression: &String| Subscribe { group, topic, expression: expression.clone() };
+    expressions.iter().map(subscribe).collect()
 }
 
 async fn tell_leader(broker: &Broker) {
@@ -187,8 +194,8 @@ impl Broker {
     /// A client said goodbye: what it holds in `group` becomes visible within a second.
     pub async fn client_gone(
         &self,
-        client: &crate::base::ClientId,
-        group: Option<&crate::base::GroupName>,
+        client: &ClientId,
+        group: Option<&GroupName>,
     ) {
         self.clients.forget(client);
         let Some(group) = group else { return };

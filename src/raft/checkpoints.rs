@@ -6,76 +6,56 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::RwLock;
 use tokio::task::JoinHandle;
 
-use crate::base::{LogIndex, LogPosition};
-use crate::commit_log::CommitLog;
 use crate::machine::{Checkpoint, Machine};
-use crate::raft::ending::Ending;
+use crate::raft::log_store::LogStore;
 
-/// How often the flushed index is looked at while a checkpoint waits for it; syncs take about as
-/// long.
-const FLUSH_POLL: Duration = Duration::from_millis(5);
-
-/// Writes a checkpoint when enough log came since the last one, one at a time.
+/// Writes a checkpoint when the machine wants one, one at a time.
 pub(crate) struct Checkpoints {
     machine: Arc<RwLock<Machine>>,
-    log: CommitLog,
-    ending: Ending,
-    every: u64,
-    last: LogPosition,
+    log: LogStore,
+    threads: bool,
     writing: Option<JoinHandle<()>>,
 }
 
 impl Checkpoints {
-    pub(crate) fn new(
-        machine: Arc<RwLock<Machine>>,
-        log: CommitLog,
-        ending: Ending,
-        every: u64,
-        last: LogPosition,
-    ) -> Self {
-        assert!(every > 0, "a checkpoint for every byte is no setting");
-        Self { machine, log, ending, every, last, writing: None }
+    pub(crate) fn new(machine: Arc<RwLock<Machine>>, log: LogStore, threads: bool) -> Self {
+        Self { machine, log, threads, writing: None }
     }
 
-    /// Called between two batches; `end` is the log position behind the last applied entry.
-    pub(crate) fn consider(&mut self, end: LogPosition) {
+    /// Called between two batches.
+    pub(crate) fn consider(&mut self) {
         let busy = self.writing.as_ref().is_some_and(|writing| !writing.is_finished());
-        if busy || end.get().saturating_sub(self.last.get()) < self.every {
+        if busy || !self.machine.read().checkpoint_due() {
             return;
         }
-        self.last = end;
-        let checkpoint = self.machine.read().freeze();
-        let (machine, log, ending) = (self.machine.clone(), self.log.clone(), self.ending.clone());
+        let checkpoint = self.machine.write().freeze();
+        let (log, threads) = (self.log.clone(), self.threads);
         self.writing = Some(tokio::spawn(async move {
-            if let Err(error) = publish(machine, &log, checkpoint).await {
-                ending.note(&format!("writing a checkpoint: {error}"));
+            if let Err(error) = publish(&log, checkpoint, threads).await {
+                log.ending().note(&format!("writing a checkpoint: {error}"));
             }
         }));
     }
 }
 
-/// Waits for the log, then writes.
+/// Waits for the log, then writes. Nothing is written before the first entry.
 pub(crate) async fn publish(
-    machine: Arc<RwLock<Machine>>,
-    log: &CommitLog,
-    checkpoint: Checkpoint,
+    log: &LogStore,
+    checkpoint: Option<Checkpoint>,
+    threads: bool,
 ) -> io::Result<()> {
-    while !flushed(log, checkpoint.index()) {
-        tokio::time::sleep(FLUSH_POLL).await;
+    let Some(checkpoint) = checkpoint else { return Ok(()) };
+    log.synced().await?;
+    assert!(log.durable() >= Some(checkpoint.index()), "what is applied was appended before");
+    if threads {
+        let written = tokio::task::spawn_blocking(move || checkpoint.publish());
+        written.await.map_err(io::Error::other)??;
+    } else {
+        checkpoint.publish()?;
     }
-    let written = tokio::task::spawn_blocking(move || {
-        let write = machine.read().checkpoint_writer();
-        write.write(&checkpoint)
-    });
-    written.await.map_err(io::Error::other)??;
     Ok(())
-}
-
-fn flushed(log: &CommitLog, index: Option<LogIndex>) -> bool {
-    index <= log.bounds().flushed
 }

@@ -15,9 +15,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Duration, Instant, timeout};
 use tonic::service::Routes;
 
-use crate::base::{ClusterId, LogIndex, LogPosition, NodeId, Term};
+use crate::base::{ClusterId, LogIndex, NodeId, Term};
 use crate::command::{Command, Reply};
-use crate::commit_log::{self, CommitLog, Identity};
+use crate::commit_log::{self, CommitLog, Flusher, Identity};
 use crate::env::Env;
 use crate::machine::{self, Machine, State};
 use crate::raft::bootstrap::{self, Joined, StartError};
@@ -31,7 +31,7 @@ use crate::raft::peer_service::PeerPort;
 use crate::raft::peers::{Channels, MESSAGE_MAX, Peers};
 use crate::raft::propose::{AskError, ProposeError};
 use crate::raft::read::BarrierError;
-use crate::raft::snapshot::{Contents, SnapshotFile};
+use crate::raft::snapshot::SnapshotFile;
 use crate::raft::state_machine::{StateMachine, Watched, installed};
 use crate::raft::types::{Address, Types, index_of, members_of};
 use crate::raft::{Asked, EffectSink};
@@ -156,7 +156,6 @@ pub(crate) struct Shared {
     running: OnceLock<Running>,
     /// Taken by the start.
     storage: Mutex<Option<(LogStore, StateMachine)>>,
-    flusher: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
 impl Group {
@@ -179,30 +178,20 @@ impl Group {
         let ending = Ending::new();
         let installed: InstalledCell = InstalledCell::default();
         let snapshots = SnapshotFile { disk: env.disk.clone(), path: options.dir.join("snapshot") };
-        let end = applied_end(&machine, &log, &snapshots, &installed)?;
+        check_state(&machine, &log, &snapshots, &installed)?;
+        let log_store = LogStore::new(log.clone(), installed.clone(), ending.clone());
         let watched = Watched::new(&machine);
         let machine = Arc::new(RwLock::new(machine));
         let state_machine = StateMachine {
             machine: machine.clone(),
             sink,
             watched: watched.clone(),
-            checkpoints: Checkpoints::new(
-                machine.clone(),
-                log.clone(),
-                ending.clone(),
-                options.checkpoint.get(),
-                end,
-            ),
+            checkpoints: Checkpoints::new(machine.clone(), log_store.clone(), options.threads),
             snapshots,
-            installed: installed.clone(),
+            installed,
             ending: ending.clone(),
-            end,
         };
-        let log_store = LogStore::new(log.clone(), installed, ending.clone());
-        let flusher = thread::Builder::new()
-            .name(format!("flusher-{}", options.node))
-            .spawn(move || flusher.run())
-            .map_err(OpenError::Thread)?;
+        run_flusher(flusher, &options).map_err(OpenError::Thread)?;
         let admission = usize::try_from(options.admission.get()).unwrap_or(usize::MAX);
         Ok(Self(Arc::new(Shared {
             env,
@@ -219,7 +208,6 @@ impl Group {
             adopted: watch::Sender::new(cluster),
             running: OnceLock::new(),
             storage: Mutex::new(Some((log_store, state_machine))),
-            flusher: Mutex::new(Some(flusher)),
         })))
     }
 
@@ -345,23 +333,20 @@ impl Group {
         self.stop().await;
         let shared = &self.0;
         if shared.ending.reason().is_none() {
-            let checkpoint = shared.machine.read().freeze();
-            let last = checkpoints::publish(shared.machine.clone(), &shared.log, checkpoint);
-            match timeout(LAST_CHECKPOINT_DEADLINE, last).await {
+            let store = LogStore::new(
+                shared.log.clone(),
+                InstalledCell::default(),
+                shared.ending.clone(),
+            );
+            let checkpoint = shared.machine.write().freeze();
+            let left = checkpoints::publish(&store, checkpoint, shared.options.threads);
+            match timeout(LAST_CHECKPOINT_DEADLINE, left).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "no checkpoint was left"),
                 Err(_) => tracing::warn!("no checkpoint was left: the log was not synced in time"),
             }
         }
         shared.ending.note("stopped");
-        shared.log.close();
-        let flusher = shared.flusher.lock().take();
-        if let Some(flusher) = flusher {
-            let joined = tokio::task::spawn_blocking(move || flusher.join()).await;
-            if !matches!(joined, Ok(Ok(()))) {
-                tracing::warn!("the flusher did not end well");
-            }
-        }
     }
 
     /// Stops taking part without telling anybody, as a crash would.
@@ -372,16 +357,28 @@ impl Group {
         }
     }
 
+    /// Stops at once, leaves nothing behind, and hands over nothing.
     #[cfg(test)]
     pub(crate) async fn crash(&self) {
         self.stop().await;
         self.0.ending.note("crashed by the test");
-        self.0.log.close();
-        let flusher = self.0.flusher.lock().take();
-        if let Some(flusher) = flusher {
-            flusher.join().expect("the flusher ends");
-        }
     }
+
+    #[cfg(test)]
+    pub(crate) fn downgrade(&self) -> std::sync::Weak<Shared> {
+        Arc::downgrade(&self.0)
+    }
+}
+
+/// A thread of its own, since it waits for the disk; a task where there are no threads.
+fn run_flusher(flusher: Flusher, options: &Options) -> io::Result<()> {
+    if options.threads {
+        let name = format!("flusher-{}", options.node);
+        thread::Builder::new().name(name).spawn(move || flusher.run())?;
+    } else {
+        tokio::spawn(flusher.drive());
+    }
+    Ok(())
 }
 
 impl Shared {
@@ -470,29 +467,26 @@ fn own_cluster(
     Ok(Some(identity.cluster))
 }
 
-/// The log position behind the last applied entry; checks that the log reaches that far.
-fn applied_end(
+/// The log must reach as far as the state, or openraft would drop all of it (openraft.md, T5).
+fn check_state(
     machine: &Machine,
     log: &CommitLog,
     snapshots: &SnapshotFile,
     cell: &InstalledCell,
-) -> Result<LogPosition, OpenError> {
-    let bounds = log.bounds();
-    let Some((applied, _)) = machine.state().applied() else { return Ok(bounds.start) };
+) -> Result<(), OpenError> {
+    let Some((applied, _)) = machine.state().applied() else { return Ok(()) };
+    let last = log.bounds().last.map(|(index, _)| index);
+    if last >= Some(applied) {
+        return Ok(());
+    }
     let unreadable = |source| OpenError::Directory { path: snapshots.path.clone(), source };
-    let snapshot: Option<Contents> =
-        snapshots.load().map_err(unreadable)?.map(|(contents, _)| contents);
-    let last = bounds.last.map(|(index, _)| index);
-    if let Some(contents) = snapshot.filter(|contents| index_of(&contents.last) == applied) {
-        // Installed, but the log may not have been told before the crash.
-        *cell.lock() = Some(installed(&contents));
-        return Ok(contents.end);
+    let snapshot = snapshots.load().map_err(unreadable)?.map(|(contents, _)| contents);
+    match snapshot.filter(|contents| index_of(&contents.last) == applied) {
+        // A peer's state was installed, and the log was not told before the crash.
+        Some(contents) => *cell.lock() = Some(installed(&contents)),
+        None => return Err(OpenError::StateAheadOfLog { applied, last }),
     }
-    if last < Some(applied) {
-        return Err(OpenError::StateAheadOfLog { applied, last });
-    }
-    let frames = log.read(applied, applied.next(), 1).unwrap_or_default();
-    Ok(frames.first().map_or(bounds.start, |frame| frame.position.plus(frame.encoded_len() as u64)))
+    Ok(())
 }
 
 fn first_members(options: &Options) -> BTreeMap<u64, Address> {

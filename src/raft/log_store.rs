@@ -49,6 +49,28 @@ impl LogStore {
         Self { log, installed, ending }
     }
 
+    /// Returns when everything appended before is on the disk.
+    pub(crate) async fn synced(&self) -> io::Result<()> {
+        let (done, durable) = oneshot::channel();
+        let completion = Box::new(move |result| {
+            // Nobody waits any more when the replica is stopping.
+            let _ = done.send(result);
+        });
+        self.log.append(Vec::new(), completion).map_err(|error| self.ending.because(&error))?;
+        let result = durable.await.unwrap_or_else(|_| Err(io::Error::other("the flusher ended")));
+        result.map_err(|error| self.ending.because(&format_args!("syncing the log: {error}")))
+    }
+
+    /// The last entry that a crash cannot take: it is on the disk, or in a state that is.
+    pub(crate) fn durable(&self) -> Option<LogIndex> {
+        let bounds = self.log.bounds();
+        bounds.flushed.max(bounds.purged.map(|(index, _)| index))
+    }
+
+    pub(crate) fn ending(&self) -> &Ending {
+        &self.ending
+    }
+
     /// Entries from `from` up to `to`, stopping early once `max_bytes` are together; at least one
     /// if there is one.
     fn read(&self, from: LogIndex, to: LogIndex, max_bytes: usize) -> io::Result<Vec<Entry>> {

@@ -50,12 +50,14 @@ pub struct Options {
     pub timing: Timing,
     pub log: commit_log::Options,
     pub machine: machine::Options,
-    /// A checkpoint is written when so much log came since the last one; a restart applies at
-    /// most about this much again.
-    pub checkpoint: ByteSize,
     /// Commands that wait for their turn at this node, at most.
     pub admission: ByteSize,
+    /// False in a simulation: then everything runs as tasks of one executor.
+    pub threads: bool,
 }
+
+/// Log between two checkpoints; a restart applies at most about this much again.
+const CHECKPOINT: ByteSize = ByteSize::mib(256);
 
 /// Why options cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,9 +89,12 @@ impl Options {
             members,
             timing: Timing::default(),
             log: commit_log::Options::default(),
-            machine: machine::Options::default(),
-            checkpoint: ByteSize::mib(256),
+            machine: machine::Options {
+                checkpoint_bytes: CHECKPOINT.get(),
+                ..machine::Options::default()
+            },
             admission: ByteSize::mib(64),
+            threads: true,
         }
     }
 

@@ -10,7 +10,7 @@ use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::base::{LogIndex, LogPosition, Term};
+use crate::base::{LogIndex, Term};
 use crate::command::Reply;
 use crate::commit_log::{Frame, FrameKind};
 use crate::machine::{self, Effect, Machine};
@@ -81,8 +81,6 @@ pub(crate) struct StateMachine {
     pub(crate) snapshots: SnapshotFile,
     pub(crate) installed: InstalledCell,
     pub(crate) ending: Ending,
-    /// The log position behind the last applied entry.
-    pub(crate) end: LogPosition,
 }
 
 /// What a batch leaves to do once the machine is free again.
@@ -95,7 +93,7 @@ struct Batch {
 impl StateMachine {
     /// Applies up to the first error; what was applied before it is answered all the same.
     fn apply_batch(
-        &mut self,
+        &self,
         entries: Vec<Result<EntryResponder<Types>, io::Error>>,
     ) -> io::Result<()> {
         let mut batch = Batch::default();
@@ -118,22 +116,21 @@ impl StateMachine {
     }
 
     fn apply_one(
-        &mut self,
+        &self,
         machine: &mut Machine,
         frame: Frame,
     ) -> io::Result<(Reply, Vec<Effect>)> {
         let seal = frame.seal.ok_or_else(|| {
             self.ending.because(&format_args!("entry {} came without a seal", frame.index))
         })?;
-        assert!(frame.position >= self.end, "entry {} lies before the applied end", frame.index);
         let position = frame.body_position();
-        self.end = frame.position.plus(frame.encoded_len() as u64);
+        let end = frame.position.plus(frame.encoded_len() as u64);
         let command = match frame.kind {
             FrameKind::Command => frame.body.clone(),
             FrameKind::Blank | FrameKind::Membership => Bytes::new(),
         };
         let (index, term) = (frame.index, frame.term);
-        let entry = machine::Entry { index, term, stamp: seal.stamp, position, command };
+        let entry = machine::Entry { index, term, stamp: seal.stamp, position, end, command };
         let applied = machine.apply(&entry).map_err(|error| {
             self.ending.because(&format_args!("applying entry {index}: {error}"))
         })?;
@@ -144,10 +141,10 @@ impl StateMachine {
     }
 
     fn membership(&self, machine: &Machine) -> io::Result<StoredMembership> {
-        let Some(((index, term), bytes)) = machine.membership() else {
+        let Some((index, term, bytes)) = machine.state().membership() else {
             return Ok(StoredMembership::default());
         };
-        let membership = decode_membership(&bytes).map_err(|error| {
+        let membership = decode_membership(bytes).map_err(|error| {
             self.ending.because(&format_args!("the membership of entry {index}: {error}"))
         })?;
         Ok(StoredMembership::new(Some(entry_id(index, term)), membership))
@@ -172,7 +169,7 @@ impl RaftStateMachine<Types> for StateMachine {
         let mut batches = entries.ready_chunks(APPLY_BATCH);
         while let Some(batch) = batches.next().await {
             self.apply_batch(batch)?;
-            self.checkpoints.consider(self.end);
+            self.checkpoints.consider();
         }
         Ok(())
     }
@@ -184,15 +181,14 @@ impl RaftStateMachine<Types> for StateMachine {
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
-        let machine = self.machine.read();
-        let contents = machine.state().applied().and_then(|(index, term)| {
-            let checkpoint = machine.freeze();
+        let mut machine = self.machine.write();
+        let contents = machine.freeze().and_then(|checkpoint| {
             Some(Contents {
-                last: entry_id(index, term),
-                end: self.end,
-                stamp: machine.state().stamp(),
+                last: entry_id(checkpoint.index(), checkpoint.term()),
+                end: checkpoint.log_end(),
+                stamp: checkpoint.stamp(),
                 membership: self.membership(&machine).ok()?,
-                state: checkpoint.bytes(),
+                state: checkpoint.snapshot(),
             })
         });
         SnapshotBuilder { file: self.snapshots.clone(), contents }
@@ -208,11 +204,10 @@ impl RaftStateMachine<Types> for StateMachine {
         let stored = self.snapshots.store(&snapshot);
         stored.map_err(|error| self.ending.because(&format_args!("storing a state: {error}")))?;
         let mut machine = self.machine.write();
-        let state = contents.state.clone();
-        machine.install(state).map_err(|error| self.ending.because(&error))?;
+        machine.install(&contents.state).map_err(|error| self.ending.because(&error))?;
         let last = machine.state().applied().map(|(index, term)| entry_id(index, term));
         assert_eq!(last, Some(contents.last), "the state stands for another entry");
-        self.end = contents.end;
+        assert_eq!(machine.state().log_end(), contents.end, "the state ends elsewhere in the log");
         *self.installed.lock() = Some(installed(&contents));
         self.watched.update(&machine);
         Ok(())

@@ -18,7 +18,7 @@ use super::plan::Planned;
 /// How long a node may take to hand over and stop.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// Sections that differ between the nodes of one machine, so one variable cannot set them.
-const OWN_SECTIONS: [&str; 4] = ["node", "cluster", "listen", "advertise"];
+const OWN_SECTIONS: [&str; 3] = ["node", "listen", "advertise"];
 /// How much of a node's log is looked at for its last words.
 const TAIL_BYTES: u64 = 4096;
 

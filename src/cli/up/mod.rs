@@ -10,7 +10,7 @@ mod probe;
 mod supervise;
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
@@ -52,6 +52,8 @@ pub(super) enum UpError {
     Nodes { count: u64, max: u64 },
     #[error("{} holds a cluster of {there} nodes, and --nodes is {asked}; use that number, or another --data", data.display())]
     OtherCount { data: PathBuf, there: u64, asked: u64 },
+    #[error("{} was founded with the peer port {old} for node {node}, and now it would be {new}; the other nodes know the old one, so use the same --base-port", data.display())]
+    OtherPorts { data: PathBuf, node: NodeId, old: String, new: String },
     #[error("--base-port is 0; allowed is 1 to 65533")]
     BasePortZero,
     #[error(
@@ -89,13 +91,9 @@ impl Up {
         let _lock = lock(&up.data)?;
         let there = plan::existing(&up.data);
         let nodes = up.plan(there)?;
-        let cluster = match there {
-            0 => None,
-            _ => plan::cluster_id(&nodes[0])?,
-        };
-        let cluster = cluster.map_or_else(draw_cluster_id, Ok)?;
+        plan::check_moved(&up.data, &nodes[..usize::try_from(there).unwrap_or(0)])?;
         check_ports(&nodes)?;
-        plan::write_configs(&nodes, &cluster)?;
+        plan::write_configs(&nodes)?;
         here(supervise::supervise(&up.data, nodes, up.restart, output))
     }
 
@@ -120,17 +118,6 @@ fn lock(data: &Path) -> Result<File, UpError> {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(UpError::Runs { data: data.to_owned() }),
         Err(error) => Err(UpError::file(&path, error.into())),
     }
-}
-
-fn draw_cluster_id() -> Result<String, UpError> {
-    let path = Path::new("/dev/urandom");
-    let mut bytes = [0; 16];
-    File::open(path)
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|source| UpError::file(path, source))?;
-    // Never the one id that is refused.
-    bytes[0] |= 1;
-    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
 /// A port that is taken is told here by name, and not by a node's log.

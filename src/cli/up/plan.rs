@@ -84,21 +84,31 @@ pub(super) fn existing(data: &Path) -> u64 {
     u64::try_from((1..=NODES_MAX).take_while(there).count()).expect("at most 9")
 }
 
-/// The cluster id that an existing node was given.
-pub(super) fn cluster_id(planned: &Planned) -> Result<Option<String>, UpError> {
-    let table = read(&planned.config_path())?;
-    let id = table.get("cluster").and_then(|cluster| cluster.get("id"));
-    Ok(id.and_then(Value::as_str).map(str::to_owned))
+/// Replicas keep each other's addresses in the log, so that a group of several cannot be moved.
+pub(super) fn check_moved(data: &Path, existing: &[Planned]) -> Result<(), UpError> {
+    if existing.len() < 2 {
+        return Ok(());
+    }
+    for planned in existing {
+        let table = read(&planned.config_path())?;
+        let old = table.get("listen").and_then(|listen| listen.get("peer")).and_then(Value::as_str);
+        let new = HostPort::loopback(planned.ports.peer).to_string();
+        if let Some(old) = old.filter(|old| *old != new) {
+            let (data, old) = (data.to_owned(), old.to_owned());
+            return Err(UpError::OtherPorts { data, node: planned.node, old, new });
+        }
+    }
+    Ok(())
 }
 
 /// Writes the file of each node. Settings that someone added to an existing file stay; what the
 /// plan decides is overwritten.
-pub(super) fn write_configs(nodes: &[Planned], cluster: &str) -> Result<(), UpError> {
+pub(super) fn write_configs(nodes: &[Planned]) -> Result<(), UpError> {
     for planned in nodes {
         fs::create_dir_all(&planned.dir).map_err(|source| UpError::file(&planned.dir, source))?;
         let path = planned.config_path();
         let mut table = read(&path)?;
-        set_plan(&mut table, planned, nodes, cluster);
+        set_plan(&mut table, planned, nodes);
         let text = format!("# Written by raftmq up, which keeps what you add.\n\n{table}");
         if fs::read_to_string(&path).is_ok_and(|old| old == text) {
             continue;
@@ -126,7 +136,7 @@ fn read(path: &Path) -> Result<Table, UpError> {
     }
 }
 
-fn set_plan(table: &mut Table, planned: &Planned, nodes: &[Planned], cluster: &str) {
+fn set_plan(table: &mut Table, planned: &Planned, nodes: &[Planned]) {
     let local = |port| Value::from(HostPort::loopback(port).to_string());
     let id = |node: NodeId| Value::Integer(i64::try_from(node.get()).expect("at most 9"));
     let data = planned.data_path().to_string_lossy().into_owned();
@@ -135,7 +145,6 @@ fn set_plan(table: &mut Table, planned: &Planned, nodes: &[Planned], cluster: &s
     if table["node"].get("profile").is_none() {
         set(table, "node", "profile", Value::from("dev"));
     }
-    set(table, "cluster", "id", Value::from(cluster));
     set(table, "listen", "grpc", local(planned.ports.grpc));
     set(table, "listen", "http", local(planned.ports.http));
     set(table, "listen", "peer", local(planned.ports.peer));
@@ -191,12 +200,10 @@ mod tests {
     #[test]
     fn what_is_written_is_a_valid_configuration_and_keeps_additions() {
         let dir = tempfile::tempdir().unwrap();
-        let cluster = "0123456789abcdef0123456789abcdef";
         assert_eq!(existing(dir.path()), 0);
         let nodes = plan(dir.path(), 3, Some(9000)).unwrap();
-        write_configs(&nodes, cluster).unwrap();
+        write_configs(&nodes).unwrap();
         assert_eq!(existing(dir.path()), 3);
-        assert_eq!(cluster_id(&nodes[0]).unwrap().as_deref(), Some(cluster));
 
         let path = nodes[1].config_path();
         let load = || Sources { file: path.clone(), overlays: vec![] }.load().unwrap();
@@ -207,8 +214,13 @@ mod tests {
 
         let added = fs::read_to_string(&path).unwrap() + "\n[admin]\nfrom_anywhere = true\n";
         fs::write(&path, added).unwrap();
-        write_configs(&plan(dir.path(), 3, Some(9100)).unwrap(), cluster).unwrap();
+        write_configs(&nodes).unwrap();
         assert!(load().admin_from_anywhere);
-        assert_eq!(load().listen.grpc.port(), 9110);
+
+        check_moved(dir.path(), &nodes).unwrap();
+        let moved = plan(dir.path(), 3, Some(9100)).unwrap();
+        let error = check_moved(dir.path(), &moved).unwrap_err().to_string();
+        assert!(error.contains("127.0.0.1:9002") && error.contains("127.0.0.1:9102"), "{error}");
+        check_moved(dir.path(), &moved[..1]).unwrap();
     }
 }

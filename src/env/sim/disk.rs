@@ -73,7 +73,8 @@ impl World {
     }
 
     fn used(&self) -> u64 {
-        self.contents.values().map(|content| content.live.len() as u64).sum()
+        let named = self.names.all().filter_map(|(_, id)| self.contents.get(&id));
+        named.map(|content| content.live.len() as u64).sum()
     }
 
     fn content(&mut self, id: u64, life: u64) -> io::Result<&mut Content> {
