@@ -34,9 +34,10 @@ pub fn group_hash(group: Option<&str>) -> u64 {
     group.map_or(0, |group| XxHash3_64::oneshot(group.as_bytes()).max(1))
 }
 
-/// CRC-32 (IEEE 802.3), as the record's own field carries it for its body.
+/// CRC-32 (IEEE 802.3) of a body as a record carries it: without the highest bit, which Java's
+/// broker clears.
 pub fn body_crc(body: &[u8]) -> u32 {
-    crc32fast::hash(body)
+    crc32fast::hash(body) & 0x7FFF_FFFF
 }
 
 #[cfg(test)]
@@ -68,7 +69,8 @@ mod tests {
 
     #[test]
     fn body_crc_is_the_ieee_one() {
-        assert_eq!(body_crc(b"123456789"), 0xCBF4_3926);
+        assert_eq!(body_crc(b"123456789"), 0xCBF4_3926 & 0x7FFF_FFFF);
+        assert_eq!(body_crc(b"hello"), 907_060_870);
         assert_eq!(body_crc(b""), 0);
     }
 }

@@ -7,13 +7,15 @@
 //! Start reading at [`Message`], then `record`.
 
 mod content;
-// mod flags;
+mod flags;
 mod hash;
-// mod properties;
-// mod record;
+mod properties;
+#[cfg(test)]
+mod proptests;
+mod record;
 
 pub use content::{BodyEncoding, Message, MessageKind};
-// pub use flags::SysFlag;
+pub use flags::SysFlag;
 pub use hash::{MessageIdHash, body_crc, group_hash, tag_hash};
-// pub use properties::{PropertiesError, RESERVED_PROPERTY_NAMES};
-// pub use record::{RecordError, StoredMessage, decode_record, encode_record};
+pub use properties::{PropertiesError, RESERVED_PROPERTY_NAMES};
+pub use record::{RecordError, StoredMessage, decode_record, encode_record};
