@@ -1,6 +1,4 @@
 #![doc = include_str!("ARCHITECTURE.md")]
-// The futures of openraft are deep, and those of requests hold them.
-#![recursion_limit = "256"]
 
 pub mod base;
 pub mod metrics;
