@@ -253,7 +253,7 @@ impl Group {
         command: Command,
         deadline: Instant,
     ) -> Result<Reply, ProposeError> {
-        self.0.propose(command, deadline).await
+        Box::pin(self.0.propose(command, deadline)).await
     }
 
     /// Looks at the state as it is here. Entries are not applied meanwhile, so `look` must be
@@ -264,7 +264,7 @@ impl Group {
 
     /// Returns when the state here contains everything that was answered before the call.
     pub async fn read_barrier(&self) -> Result<(), BarrierError> {
-        self.0.read_barrier().await
+        Box::pin(self.0.read_barrier()).await
     }
 
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
@@ -295,7 +295,7 @@ impl Group {
         request: Bytes,
         deadline: Instant,
     ) -> Result<Bytes, AskError> {
-        self.0.ask(node, request, deadline).await
+        Box::pin(self.0.ask(node, request, deadline)).await
     }
 
     pub fn status(&self) -> Status {
@@ -333,11 +333,8 @@ impl Group {
         self.stop().await;
         let shared = &self.0;
         if shared.ending.reason().is_none() {
-            let store = LogStore::new(
-                shared.log.clone(),
-                InstalledCell::default(),
-                shared.ending.clone(),
-            );
+            let store =
+                LogStore::new(shared.log.clone(), InstalledCell::default(), shared.ending.clone());
             let checkpoint = shared.machine.write().freeze();
             let left = checkpoints::publish(&store, checkpoint, shared.options.threads);
             match timeout(LAST_CHECKPOINT_DEADLINE, left).await {

@@ -34,10 +34,8 @@ async fn a_group_outlives_its_leader() {
     assert_ne!(cluster.leader().await, first);
 
     cluster.start(first).await.unwrap();
-    eventually("the old leader caught up", || {
-        (cluster.node(first).topics() == 40).then_some(())
-    })
-    .await;
+    eventually("the old leader caught up", || (cluster.node(first).topics() == 40).then_some(()))
+        .await;
     cluster.agree().await;
 }
 
@@ -94,7 +92,7 @@ async fn a_single_node_is_a_group() {
     cluster.start(1).await.unwrap();
     assert_eq!(cluster.node(1).topics(), 10, "the checkpoint of the clean stop has them");
     cluster.leader().await;
-    assert!(created(&cluster.node(1).create_topic("another")).await);
+    assert!(created(&cluster.node(1).create_topic("another").await));
 }
 
 /// Founding waits for everybody and goes on after any node was killed on the way.
@@ -117,7 +115,8 @@ async fn founding_survives_being_killed() {
     let cluster_id = crate::base::ClusterId::new(77);
     for node in [1, 2] {
         let group = crate::base::BrokerGroupId::new(0);
-        let identity = crate::commit_log::Identity { cluster: cluster_id, group, node: NodeId::new(node) };
+        let identity =
+            crate::commit_log::Identity { cluster: cluster_id, group, node: NodeId::new(node) };
         identity.store(&crate::env::os::OsDisk, &cluster.dir(node)).unwrap();
     }
     for (node, result) in cluster.start_all(&[3, 2, 1]).await {
