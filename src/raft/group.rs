@@ -333,6 +333,12 @@ impl Group {
             Ok(()) | Err(TransferError::NotLeader | TransferError::NobodyElse) => {}
             Err(error) => tracing::warn!(%error, "stopping without handing over"),
         }
+        self.end().await;
+    }
+
+    /// As [`Self::shutdown`], for an owner that has handed over already or knows that nobody is
+    /// left to hand over to.
+    pub async fn end(self) {
         self.stop().await;
         let shared = &self.0;
         if shared.ending.reason().is_none() {
