@@ -1,22 +1,22 @@
-// #![doc = include_str!("ARCHITECTURE.md")]
+#![doc = include_str!("ARCHITECTURE.md")]
 
 pub mod base;
-// pub mod metrics;
+pub mod metrics;
 pub mod env;
-// pub mod message;
-// pub mod filter;
-// pub mod command;
+pub mod message;
+pub mod filter;
+pub mod command;
 pub mod commit_log;
-// pub mod machine;
-// pub mod raft;
-// pub mod broker;
-// pub mod name_server;
-// pub mod wire;
-// pub mod grpc;
-// pub mod http;
-// pub mod config;
-// pub mod node;
-// pub mod client;
-// pub mod cli;
-// #[cfg(test)]
-// mod tidy;
+pub mod machine;
+pub mod raft;
+pub mod broker;
+pub mod name_server;
+pub mod wire;
+pub mod grpc;
+pub mod http;
+pub mod config;
+pub mod node;
+pub mod client;
+pub mod cli;
+#[cfg(test)]
+mod tidy;

@@ -10,7 +10,9 @@ mod size;
 mod time;
 
 pub use ids::{BrokerGroupId, CheckoutId, ClusterId, GroupId, NodeId, QueueId, TopicId};
-pub use name::{BrokerGroupName, ClientId, GroupName, NameError, TopicName};
+pub use name::{
+    BrokerGroupName, ClientId, GROUP_NAME_MAX, GroupName, NameError, TOPIC_NAME_MAX, TopicName,
+};
 pub use offset::{LogIndex, LogPosition, QueueOffset, Term};
 pub use size::ByteSize;
 pub use time::{DELAY_LEVELS, Millis, UtcMillis};

@@ -1,13 +1,12 @@
 //! The values that requests and answers are made of.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::base::{
-    BrokerGroupName, ClientId, GroupName, Millis, NodeId, QueueId, QueueOffset, TopicName,
-    UtcMillis,
+    BrokerGroupName, ClientId, GroupId, GroupName, LogIndex, Millis, NodeId, QueueId, QueueOffset,
+    TopicId, TopicName, UtcMillis,
 };
 use crate::message::{Message, MessageKind};
 
@@ -16,8 +15,6 @@ use crate::message::{Message, MessageKind};
 pub struct SendRequest {
     pub topic: TopicName,
     pub messages: Vec<Message>,
-    /// Where the producer is, for the record's host fields.
-    pub peer: SocketAddr,
     /// When the client stops listening.
     pub deadline: Instant,
 }
@@ -129,4 +126,69 @@ pub struct NewGroup {
     /// 1 to 1000.
     pub attempts_max: u32,
     pub backoff: Vec<Millis>,
+}
+
+/// A topic as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicInfo {
+    pub id: TopicId,
+    pub name: TopicName,
+    pub kinds: Vec<MessageKind>,
+    pub created: UtcMillis,
+    pub queues: Vec<QueueInfo>,
+}
+
+/// A queue holds the messages `start..end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueInfo {
+    pub queue: QueueId,
+    pub start: QueueOffset,
+    pub end: QueueOffset,
+}
+
+/// A consumer group as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupInfo {
+    pub id: GroupId,
+    pub name: GroupName,
+    pub attempts_max: u32,
+    pub backoff: Vec<Millis>,
+    pub created: UtcMillis,
+    pub topics: Vec<GroupTopic>,
+}
+
+/// What a group has before it on one topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupTopic {
+    pub topic: TopicName,
+    /// Could be handed out now.
+    pub ready: u64,
+    /// Handed out, not acknowledged, still hidden.
+    pub in_flight: u64,
+}
+
+/// A broker group and its replicas, compared at one log index where they can be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupStatus {
+    pub group: BrokerGroupName,
+    /// The entry at which the state hashes were taken; `None` when no leader could be asked.
+    pub audit: Option<LogIndex>,
+    pub nodes: Vec<NodeStatus>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    pub node: NodeId,
+    /// `leader`, `follower`, `candidate`, `learner` or `unreachable`.
+    pub role: String,
+    pub term: u64,
+    pub last: Option<u64>,
+    pub committed: Option<u64>,
+    pub applied: Option<u64>,
+    /// Of everything that replicas must agree on, at the audit's index.
+    pub state_hash: Option<u64>,
+    /// Of every queue unit, at the audit's index.
+    pub units_hash: Option<u64>,
+    pub grpc: String,
+    pub error: Option<String>,
 }

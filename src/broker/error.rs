@@ -119,6 +119,8 @@ pub enum RouteError {
     #[error(transparent)]
     NoTopic(#[from] NoTopic),
     #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }
 
@@ -142,4 +144,35 @@ pub enum GroupError {
     Limit(#[from] LimitError),
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+}
+
+/// Making a topic on first use can fail in each of these ways; that it exists in another form is
+/// no failure there.
+macro_rules! from_topic_error {
+    ($($error:ident),*) => {
+        $(impl From<TopicError> for $error {
+            fn from(error: TopicError) -> Self {
+                match error {
+                    TopicError::NoTopic(error) => error.into(),
+                    TopicError::Limit(error) => error.into(),
+                    TopicError::Unavailable(error) => error.into(),
+                    TopicError::Differs { .. } => {
+                        unreachable!("a topic that is used may exist in any form")
+                    }
+                }
+            }
+        })*
+    };
+}
+
+from_topic_error!(SendError, ReceiveError, RouteError);
+
+impl From<GroupError> for ReceiveError {
+    fn from(error: GroupError) -> Self {
+        match error {
+            GroupError::NoGroup(error) => error.into(),
+            GroupError::Limit(error) => error.into(),
+            GroupError::Unavailable(error) => error.into(),
+        }
+    }
 }

@@ -8,11 +8,13 @@
 
 mod codec;
 mod delivery;
+#[cfg(test)]
+mod proptests;
 mod publish;
 mod reply;
 mod schema;
 
-pub use codec::{COMMAND_VERSION, CommandError, Reader, Writer};
+pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
 pub use delivery::{
     Ack, Checkout, Delivery, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
 };
@@ -34,15 +36,21 @@ pub enum Command {
     /// Hand-outs, acknowledgements and the like that shared one entry, in order.
     Deliveries(Vec<Delivery>),
     CreateTopic(CreateTopic),
-    DeleteTopic { topic: TopicId },
+    DeleteTopic {
+        topic: TopicId,
+    },
     CreateGroup(CreateGroup),
-    DeleteGroup { group: GroupId },
+    DeleteGroup {
+        group: GroupId,
+    },
     /// A filter expression that a live member of a group uses on a topic.
     Subscribe(Subscribe),
     /// No live member uses it any more.
     Unsubscribe(Subscribe),
     /// Makes at most `limit` of what is due by this entry's stamp visible.
-    Tick { limit: u32 },
+    Tick {
+        limit: u32,
+    },
     /// Every replica notes the hash of its state at this entry.
     Audit,
 }

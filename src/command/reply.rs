@@ -1,9 +1,9 @@
 //! What applying a command answers to whoever proposed it.
 
-use crate::base::{
-    CheckoutId, GroupId, LogIndex, QueueId, QueueOffset, TopicId, UtcMillis,
-};
-use crate::command::Unit;
+use bytes::Bytes;
+
+use super::{CommandError, Unit, codec};
+use crate::base::{CheckoutId, GroupId, LogIndex, QueueId, QueueOffset, TopicId, UtcMillis};
 
 /// The answer to one command, equal on every replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,12 +13,36 @@ pub enum Reply {
     Published(Vec<Published>),
     /// One for each delivery of the entry, in order.
     Deliveries(Vec<DeliveryOutcome>),
-    TopicCreated { topic: TopicId, existed: bool },
-    GroupCreated { group: GroupId, existed: bool },
-    Subscribed { version: u32 },
-    Ticked { fired: u32 },
-    Audited { index: LogIndex, state_hash: u64 },
+    TopicCreated {
+        topic: TopicId,
+        existed: bool,
+    },
+    GroupCreated {
+        group: GroupId,
+        existed: bool,
+    },
+    Subscribed {
+        version: u32,
+    },
+    Ticked {
+        fired: u32,
+    },
+    Audited {
+        index: LogIndex,
+        state_hash: u64,
+    },
     Refused(Refusal),
+}
+
+impl Reply {
+    /// The bytes in which a leader answers a node that forwarded a proposal.
+    pub fn encode(&self) -> Bytes {
+        codec::encode_reply(self)
+    }
+
+    pub fn decode(bytes: &Bytes) -> Result<Self, CommandError> {
+        codec::decode_reply(bytes)
+    }
 }
 
 /// Where a message went. A repeated message gets the outcome of its first time.

@@ -10,6 +10,8 @@ mod content;
 mod flags;
 mod hash;
 mod properties;
+#[cfg(test)]
+mod proptests;
 mod record;
 
 pub use content::{BodyEncoding, Message, MessageKind};

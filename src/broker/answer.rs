@@ -1,0 +1,39 @@
+//! What this node's broker answers to other nodes' brokers.
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::broker::Broker;
+use crate::broker::api::ClientKind;
+use crate::broker::remote::{Declined, Question, encode_parcels};
+use crate::filter::TagFilter;
+
+impl Broker {
+    /// Answers a peer's request, which came without its first byte ([`super::ASKED_OF_BROKER`]).
+    pub async fn answer(&self, question: Bytes) -> Bytes {
+        match Question::decode(question) {
+            Ok(Question::Receive(request)) => {
+                let deadline = Instant::now() + request.poll;
+                let result = match TagFilter::parse(&request.filter) {
+                    Ok(filter) => self.receive_here(&request, &filter, deadline).await,
+                    Err(error) => Err(unreadable(&error)),
+                };
+                encode_parcels(&result)
+            }
+            Ok(Question::Status { at_least, units }) => {
+                self.own_status(at_least, units).await.encode()
+            }
+            Ok(Question::Seen { consumers }) => {
+                for consumer in &consumers {
+                    self.client_seen(consumer, ClientKind::PushConsumer, None);
+                }
+                Bytes::new()
+            }
+            Err(error) => encode_parcels(&Err(unreadable(&error))),
+        }
+    }
+}
+
+fn unreadable(error: &dyn std::fmt::Display) -> Declined {
+    Declined::Unavailable { reason: error.to_string(), outcome_unknown: false }
+}

@@ -1,0 +1,125 @@
+//! Receipt handles as text: a signed name of one delivery, valid on every node.
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+use crate::base::{CheckoutId, GroupId, QueueId, QueueOffset, TopicId};
+use crate::broker::error::BadHandle;
+use crate::command::{Handle, Reader, Writer};
+
+/// The first byte of every handle; another layout gets another number.
+const VERSION: u8 = 1;
+/// Bytes of the signature that are kept: 128 bits leave no room for guessing.
+const MAC_LEN: usize = 16;
+const FIELDS_LEN: usize = 1 + 8 + 8 + 4 + 8 + 8 + 4;
+
+/// Writes a handle that only the holder of `key` can have written: lower-case hex, 114 characters.
+pub(super) fn sign(handle: &Handle, key: &[u8; 32]) -> String {
+    let mut writer = Writer::new();
+    writer.u8(VERSION);
+    writer.u64(handle.group.get());
+    writer.u64(handle.topic.get());
+    writer.u32(handle.queue.get());
+    writer.u64(handle.offset.get());
+    writer.u64(handle.checkout.get());
+    writer.u32(handle.attempt);
+    let fields = writer.finish();
+    assert_eq!(fields.len(), FIELDS_LEN, "the handle's layout changed without its length");
+    let mut text = String::with_capacity(2 * (FIELDS_LEN + MAC_LEN));
+    for byte in fields.iter().chain(&mac(&fields, key)[..MAC_LEN]) {
+        text.push(hex_digit(byte >> 4));
+        text.push(hex_digit(byte & 15));
+    }
+    text
+}
+
+/// Reads a handle, refusing whatever this cluster did not sign.
+pub(super) fn open(text: &str, key: &[u8; 32]) -> Result<Handle, BadHandle> {
+    let malformed = BadHandle { why: "is malformed" };
+    let bytes = from_hex(text).ok_or_else(|| malformed.clone())?;
+    if bytes.len() != FIELDS_LEN + MAC_LEN || bytes[0] != VERSION {
+        return Err(malformed);
+    }
+    let (fields, signature) = bytes.split_at(FIELDS_LEN);
+    let mut verifier = keyed(key);
+    verifier.update(fields);
+    if verifier.verify_truncated_left(signature).is_err() {
+        return Err(BadHandle { why: "was not issued by this cluster" });
+    }
+    let mut reader = Reader::new(fields[1..].to_vec().into());
+    let mut read = || -> Result<Handle, crate::command::CommandError> {
+        Ok(Handle {
+            group: GroupId::new(reader.u64()?),
+            topic: TopicId::new(reader.u64()?),
+            queue: QueueId::new(reader.u32()?),
+            offset: QueueOffset::new(reader.u64()?),
+            checkout: CheckoutId::new(reader.u64()?),
+            attempt: reader.u32()?,
+        })
+    };
+    read().map_err(|_| malformed)
+}
+
+fn keyed(key: &[u8; 32]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).expect("HMAC takes keys of any length")
+}
+
+fn mac(fields: &[u8], key: &[u8; 32]) -> [u8; 32] {
+    let mut signer = keyed(key);
+    signer.update(fields);
+    signer.finalize().into_bytes().into()
+}
+
+fn hex_digit(nibble: u8) -> char {
+    char::from_digit(u32::from(nibble), 16).expect("a nibble is below 16")
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || text.len() > 2 * (FIELDS_LEN + MAC_LEN) {
+        return None;
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|d| u8::try_from(d).ok());
+    text.as_bytes().chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle() -> Handle {
+        Handle {
+            group: GroupId::new(1),
+            topic: TopicId::new(2),
+            queue: QueueId::new(3),
+            offset: QueueOffset::new(4),
+            checkout: CheckoutId::new(5),
+            attempt: 6,
+        }
+    }
+
+    #[test]
+    fn only_the_key_that_signed_opens_a_handle() {
+        let text = sign(&handle(), &[7; 32]);
+        assert_eq!(text.len(), 114);
+        assert_eq!(open(&text, &[7; 32]), Ok(handle()));
+        assert_eq!(open(&text, &[8; 32]).unwrap_err().why, "was not issued by this cluster");
+    }
+
+    #[test]
+    fn every_changed_character_is_noticed() {
+        let text = sign(&handle(), &[7; 32]);
+        for at in 0..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[at] = if changed[at] == b'0' { b'1' } else { b'0' };
+            let changed = String::from_utf8(changed).unwrap();
+            assert!(open(&changed, &[7; 32]).is_err(), "character {at} is not covered");
+        }
+    }
+
+    #[test]
+    fn garbage_is_malformed() {
+        for text in ["", "0", "zz", "0102", "ü", &"0".repeat(10_000)] {
+            assert_eq!(open(text, &[7; 32]).unwrap_err().why, "is malformed");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Taking messages for a time: long poll, checkout, delivery.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
+
+use crate::base::{GroupId, Millis, QueueId, QueueOffset, TopicId, UtcMillis};
+use crate::broker::api::{Delivered, ReceiveRequest};
+use crate::broker::desk::{Desk, Found, Wish};
+use crate::broker::error::{LimitError, Overloaded, ReceiveError, Unavailable};
+use crate::broker::remote::{self, Declined, Parcel, Question};
+use crate::broker::{Broker, handle};
+use crate::command::{Checkout, CheckedOut, Delivery, DeliveryOutcome, Granted, Handle, Refusal};
+use crate::filter::TagFilter;
+use crate::message::decode_record;
+
+/// Messages that one receive may ask for; RocketMQ's proxy has the same limit.
+pub const RECEIVE_BATCH_MAX: u32 = 32;
+/// Long polls that a node holds at once.
+const WAITING_MAX: usize = 100_000;
+/// How long auto-renewed messages stay hidden at a time; the leader extends it.
+pub(super) const AUTO_RENEW_STEP: Millis = Millis::from_secs(60);
+/// What one reply may carry, in bytes of records, so that it passes any client's message limit.
+const REPLY_BYTES_MAX: usize = 16 << 20;
+/// How long a forwarded poll may take beyond its polling time.
+const FORWARD_GRACE: Millis = Millis::from_secs(2);
+/// Pause before a leader is looked for again, when the one asked says that it does not lead.
+const NO_LEADER_PAUSE: Millis = Millis::new(20);
+
+impl Broker {
+    /// Waits until something is there or the polling time is over (then an empty list).
+    pub async fn receive(
+        &self,
+        mut request: ReceiveRequest,
+    ) -> Result<Vec<Delivered>, ReceiveError> {
+        let filter = TagFilter::parse(&request.filter)?;
+        if request.batch == 0 {
+            let allowed = format!("1 to {RECEIVE_BATCH_MAX}");
+            return Err(LimitError { what: "batch size", value: "0".into(), allowed }.into());
+        }
+        request.batch = request.batch.min(RECEIVE_BATCH_MAX);
+        if request.auto_renew {
+            request.invisible = AUTO_RENEW_STEP;
+        }
+        if request.attempt_id.is_none() {
+            // A lost answer or a change of leader must not hand the messages out twice.
+            request.attempt_id = Some(self.fresh_id());
+        }
+        self.resolve_topic(&request.topic, self.default_deadline()).await?;
+        self.resolve_group(&request.group, self.default_deadline()).await?;
+        let deadline = Instant::now() + request.poll;
+        loop {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            request.poll = remaining;
+            let result = match self.leader() {
+                Some(leader) if leader == self.node() => {
+                    self.receive_here(&request, &filter, deadline).await
+                }
+                Some(leader) => self.receive_at(leader, &request).await,
+                None => Err(Declined::NotLeader),
+            };
+            match result {
+                Ok(parcels) => return self.open_parcels(parcels, &request),
+                Err(Declined::NotLeader) if Instant::now() < deadline => {
+                    self.leader_changed(NO_LEADER_PAUSE).await;
+                }
+                Err(declined) => return Err(refused(declined, &request)),
+            }
+        }
+    }
+
+    async fn receive_at(
+        &self,
+        leader: crate::base::NodeId,
+        request: &ReceiveRequest,
+    ) -> Result<Vec<Parcel>, Declined> {
+        let deadline = Instant::now() + request.poll + FORWARD_GRACE.duration();
+        let question = Question::Receive(request.clone()).encode();
+        // A broken connection is asked again with the same attempt id (rule R22).
+        let Ok(answer) = self.ask(leader, question, deadline).await else {
+            return Err(Declined::NotLeader);
+        };
+        remote::decode_parcels(answer).unwrap_or_else(|error| {
+            Err(Declined::Unavailable { reason: error.to_string(), outcome_unknown: true })
+        })
+    }
+
+    /// The leader's part; also what a forwarded poll runs.
+    pub(super) async fn receive_here(
+        &self,
+        request: &ReceiveRequest,
+        filter: &TagFilter,
+        deadline: Instant,
+    ) -> Result<Vec<Parcel>, Declined> {
+        if self.waiters.waiting() >= WAITING_MAX {
+            return Err(Declined::Busy);
+        }
+        let (topic, queues) = self
+            .group
+            .read(|state| state.topic(&request.topic).map(|topic| (topic.id, topic.queues)))
+            .ok_or(Declined::NoTopic)?;
+        let group = self
+            .group
+            .read(|state| state.group(&request.group).map(|group| group.id))
+            .ok_or(Declined::NoGroup)?;
+        let desk = self.desks.desk(group, topic);
+        let normal = filter.normal();
+        self.subscriptions.touch(group, topic, &normal, self.env.clock.monotonic());
+        let mut waiter = self.waiters.join(topic, group, &normal);
+        loop {
+            if !self.serving() {
+                return Err(Declined::NotLeader);
+            }
+            self.ensure_subscribed(group, topic, &normal).await?;
+            let batch = request.batch as usize;
+            let wish = Wish { group, topic, queues, filter, batch };
+            let found = self.take(request, &wish, &desk).await?;
+            if found.more {
+                waiter.pass_on();
+            }
+            if !found.parcels.is_empty() {
+                return Ok(found.parcels);
+            }
+            if found.more && Instant::now() < deadline {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            if timeout_at(deadline, waiter.woken()).await.is_err() {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    async fn take(
+        &self,
+        request: &ReceiveRequest,
+        wish: &Wish<'_>,
+        desk: &Arc<Mutex<Desk>>,
+    ) -> Result<Taken, Declined> {
+        let attempt = request.attempt_id.as_deref().unwrap_or_default();
+        let repeated =
+            self.group.read(|state| state.checkout_of_attempt(wish.group, wish.topic, attempt));
+        if let Some(granted) = repeated.filter(|granted| !granted.is_empty()) {
+            return Ok(Taken { parcels: self.parcels(wish, &granted)?, more: false });
+        }
+        let (found, subscription_version) = self.group.read(|state| {
+            let version = state.subscriptions(wish.group, wish.topic).0;
+            (desk.lock().find(state, wish), version)
+        });
+        let found = found.map_err(|error| storage(&error))?;
+        if found.grants == 0 {
+            return Ok(Taken { parcels: Vec::new(), more: found.more });
+        }
+        let more = found.more;
+        let reservation = Reservation::new(desk.clone(), &found);
+        let takes = self.fitting(found, wish.filter)?;
+        if takes.is_empty() {
+            return Ok(Taken { parcels: Vec::new(), more });
+        }
+        let checkout = Checkout {
+            group: wish.group,
+            topic: wish.topic,
+            consumer: request.client.clone(),
+            attempt_id: request.attempt_id.clone(),
+            invisible: request.invisible,
+            auto_renew: request.auto_renew,
+            subscription_version,
+            takes,
+        };
+        let outcome = self.lane.submit(Delivery::Checkout(checkout)).await;
+        drop(reservation);
+        match outcome {
+            Ok(DeliveryOutcome::CheckedOut(CheckedOut { granted, .. })) => {
+                Ok(Taken { parcels: self.parcels(wish, &granted)?, more })
+            }
+            Ok(DeliveryOutcome::Refused(Refusal::NoGroup { .. })) => Err(Declined::NoGroup),
+            Ok(_) => Err(Declined::NoTopic),
+            // The attempt id makes asking again safe, also when the outcome is unknown.
+            Err(_) if !self.serving() => Err(Declined::NotLeader),
+            Err(Unavailable { reason, outcome_unknown }) => {
+                Err(Declined::Unavailable { reason, outcome_unknown })
+            }
+        }
+    }
+
+    /// Drops grants whose exact tag does not match though its hash does, and those beyond what one
+    /// reply can carry. At least one grant stays if its message fits at all.
+    fn fitting(
+        &self,
+        mut found: Found,
+        filter: &TagFilter,
+    ) -> Result<Vec<crate::command::Take>, Declined> {
+        let mut bytes = 0;
+        for take in &mut found.takes {
+            let mut kept = Vec::with_capacity(take.grants.len());
+            for grant in take.grants.drain(..) {
+                let size = grant.unit.size as usize;
+                if bytes > 0 && bytes + size > REPLY_BYTES_MAX {
+                    continue;
+                }
+                if !filter.is_all() {
+                    let record = self.record(grant.unit)?;
+                    let stored = decode_record(&record).map_err(|error| storage(&error))?;
+                    if !filter.matches(stored.message.tag.as_deref()) {
+                        continue;
+                    }
+                }
+                bytes += size;
+                kept.push(grant);
+            }
+            take.grants = kept;
+        }
+        found.takes.retain(|take| !take.grants.is_empty());
+        Ok(found.takes)
+    }
+
+    fn record(&self, unit: crate::command::Unit) -> Result<Bytes, Declined> {
+        self.group.log().read_record(unit.position, unit.size).map_err(|error| storage(&error))
+    }
+
+    fn parcels(&self, wish: &Wish<'_>, granted: &[Granted]) -> Result<Vec<Parcel>, Declined> {
+        let Some(key) = self.handle_key() else {
+            let reason = "the broker group has not been founded yet".to_owned();
+            return Err(Declined::Unavailable { reason, outcome_unknown: false });
+        };
+        granted.iter().map(|granted| self.parcel(wish.group, wish.topic, granted, &key)).collect()
+    }
+
+    fn parcel(
+        &self,
+        group: GroupId,
+        topic: TopicId,
+        granted: &Granted,
+        key: &[u8; 32],
+    ) -> Result<Parcel, Declined> {
+        let name = Handle {
+            group,
+            topic,
+            queue: granted.queue,
+            offset: granted.offset,
+            checkout: granted.checkout,
+            attempt: granted.attempt,
+        };
+        Ok(Parcel {
+            record: self.record(granted.unit)?,
+            queue: granted.queue,
+            offset: granted.offset,
+            visible: granted.unit.visible,
+            attempt: granted.attempt,
+            handle: handle::sign(&name, key),
+        })
+    }
+
+    fn open_parcels(
+        &self,
+        parcels: Vec<Parcel>,
+        request: &ReceiveRequest,
+    ) -> Result<Vec<Delivered>, ReceiveError> {
+        let labels = [request.topic.as_str(), request.group.as_str()];
+        crate::metrics::MESSAGES_OUT.add(labels, parcels.len() as u64);
+        let mut delivered = Vec::with_capacity(parcels.len());
+        for parcel in parcels {
+            let stored = decode_record(&parcel.record).map_err(|error| Unavailable {
+                reason: format!(
+                    "the record of {} queue {} offset {} cannot be read: {error}",
+                    request.topic, parcel.queue, parcel.offset
+                ),
+                outcome_unknown: false,
+            })?;
+            delivered.push(Delivered {
+                message: stored.message,
+                queue: parcel.queue,
+                offset: parcel.offset,
+                stored: UtcMillis::new(parcel.visible.get()),
+                store_host: stored.store_host.to_string(),
+                attempt: parcel.attempt,
+                handle: parcel.handle,
+            });
+        }
+        Ok(delivered)
+    }
+}
+
+struct Taken {
+    parcels: Vec<Parcel>,
+    more: bool,
+}
+
+/// Offers that are in a checkout under way; released also when the caller stops waiting.
+struct Reservation {
+    desk: Arc<Mutex<Desk>>,
+    takes: Vec<(QueueId, Vec<QueueOffset>)>,
+}
+
+impl Reservation {
+    fn new(desk: Arc<Mutex<Desk>>, found: &Found) -> Self {
+        let offsets = |take: &crate::command::Take| {
+            (take.queue, take.grants.iter().map(|grant| grant.offset).collect())
+        };
+        Self { desk, takes: found.takes.iter().map(offsets).collect() }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.desk.lock().settle(&self.takes);
+    }
+}
+
+fn storage(error: &dyn std::fmt::Display) -> Declined {
+    Declined::Unavailable { reason: error.to_string(), outcome_unknown: false }
+}
+
+fn refused(declined: Declined, request: &ReceiveRequest) -> ReceiveError {
+    use crate::broker::error::{NoGroup, NoTopic};
+    match declined {
+        Declined::NoTopic => NoTopic { topic: request.topic.clone() }.into(),
+        Declined::NoGroup => NoGroup { group: request.group.clone() }.into(),
+        Declined::Busy => Overloaded {
+            what: format!("{WAITING_MAX} receives wait already"),
+            retry_after: Millis::from_secs(1),
+        }
+        .into(),
+        Declined::NotLeader => Unavailable {
+            reason: "the broker group has no leader at the moment".into(),
+            outcome_unknown: false,
+        }
+        .into(),
+        Declined::Unavailable { reason, outcome_unknown } => {
+            Unavailable { reason, outcome_unknown }.into()
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Requests that one node's broker asks of another's, as bytes.
+
+use bytes::Bytes;
+
+use crate::base::{
+    ClientId, GroupName, LogIndex, Millis, QueueId, QueueOffset, TopicName, UtcMillis,
+};
+use crate::broker::api::ReceiveRequest;
+use crate::command::{Coded, CommandError, Reader, Writer};
+
+/// What may be asked. The numbers are part of the peer protocol.
+#[derive(Debug)]
+pub(super) enum Question {
+    /// To the leader: a long poll.
+    Receive(ReceiveRequest),
+    /// To anyone: where it stands, once it has applied `at_least`.
+    Status { at_least: Option<LogIndex>, units: bool },
+    /// To the leader: consumers that live on the asking node.
+    Seen { consumers: Vec<ClientId> },
+}
+
+/// One message as it travels between nodes: the record as stored, and what delivery adds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Parcel {
+    pub(super) record: Bytes,
+    pub(super) queue: QueueId,
+    pub(super) offset: QueueOffset,
+    pub(super) visible: UtcMillis,
+    pub(super) attempt: u32,
+    pub(super) handle: String,
+}
+
+/// Why the leader did not answer a poll with messages. Numbers as above.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Declined {
+    /// The asked node does not lead (any more): ask again.
+    NotLeader,
+    NoTopic,
+    NoGroup,
+    Busy,
+    Unavailable { reason: String, outcome_unknown: bool },
+}
+
+const RECEIVE: u8 = 1;
+const STATUS: u8 = 2;
+const SEEN: u8 = 3;
+
+impl Question {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut writer = Writer::new();
+        match self {
+            Self::Receive(request) => {
+                writer.u8(RECEIVE);
+                write_receive(&mut writer, request);
+            }
+            Self::Status { at_least, units } => {
+                writer.u8(STATUS);
+                writer.option(at_least.as_ref(), |writer, index| writer.u64(index.get()));
+                writer.bool(*units);
+            }
+            Self::Seen { consumers } => {
+                writer.u8(SEEN);
+                writer.list(consumers, |writer, id| writer.string(id.as_str()));
+            }
+        }
+        writer.finish()
+    }
+
+    pub(super) fn decode(bytes: Bytes) -> Result<Self, CommandError> {
+        let mut reader = Reader::new(bytes);
+        let question = match reader.u8()? {
+            RECEIVE => Self::Receive(read_receive(&mut reader)?),
+            STATUS => Self::Status {
+                at_least: reader.option(|reader| reader.u64().map(LogIndex::new))?,
+                units: reader.bool()?,
+            },
+            SEEN => Self::Seen {
+                consumers: reader.list(ClientId::read)?,
+            },
+            found => return Err(CommandError::Kind { what: "a peer's question", found }),
+        };
+        reader.end()?;
+        Ok(question)
+    }
+}
+
+fn write_receive(writer: &mut Writer, request: &ReceiveRequest) {
+    writer.string(request.topic.as_str());
+    writer.string(request.group.as_str());
+    writer.string(request.client.as_str());
+    writer.string(&request.filter);
+    writer.u32(request.batch);
+    writer.u64(request.invisible.get());
+    writer.bool(request.auto_renew);
+    writer.option(request.attempt_id.as_ref(), |writer, id| writer.string(id));
+    writer.u64(u64::try_from(request.poll.as_millis()).unwrap_or(u64::MAX));
+}
+
+fn read_receive(reader: &mut Reader) -> Result<ReceiveRequest, CommandError> {
+    Ok(ReceiveRequest {
+        topic: TopicName::read(reader)?,
+        group: GroupName::read(reader)?,
+        client: ClientId::read(reader)?,
+        filter: reader.string()?,
+        batch: reader.u32()?,
+        invisible: Millis::new(reader.u64()?),
+        auto_renew: reader.bool()?,
+        attempt_id: reader.option(Reader::string)?,
+        poll: Millis::new(reader.u64()?).duration(),
+    })
+}
+
+pub(super) fn encode_parcels(result: &Result<Vec<Parcel>, Declined>) -> Bytes {
+    let mut writer = Writer::new();
+    match result {
+        Ok(parcels) => {
+            writer.u8(0);
+            writer.list(parcels, |writer, parcel| {
+                writer.bytes(&parcel.record);
+                writer.u32(parcel.queue.get());
+                writer.u64(parcel.offset.get());
+                writer.u64(parcel.visible.get());
+                writer.u32(parcel.attempt);
+                writer.string(&parcel.handle);
+            });
+        }
+        Err(Declined::NotLeader) => writer.u8(1),
+        Err(Declined::NoTopic) => writer.u8(2),
+        Err(Declined::NoGroup) => writer.u8(3),
+        Err(Declined::Busy) => writer.u8(4),
+        Err(Declined::Unavailable { reason, outcome_unknown }) => {
+            writer.u8(5);
+            writer.string(reason);
+            writer.bool(*outcome_unknown);
+        }
+    }
+    writer.finish()
+}
+
+pub(super) fn decode_parcels(
+    bytes: Bytes,
+) -> Result<Result<Vec<Parcel>, Declined>, CommandError> {
+    let mut reader = Reader::new(bytes);
+    let result = match reader.u8()? {
+        0 => Ok(reader.list(|reader| {
+            Ok(Parcel {
+                record: reader.bytes()?,
+                queue: QueueId::new(reader.u32()?),
+                offset: QueueOffset::new(reader.u64()?),
+                visible: UtcMillis::new(reader.u64()?),
+                attempt: reader.u32()?,
+                handle: reader.string()?,
+            })
+        })?),
+        1 => Err(Declined::NotLeader),
+        2 => Err(Declined::NoTopic),
+        3 => Err(Declined::NoGroup),
+        4 => Err(Declined::Busy),
+        5 => Err(Declined::Unavailable {
+            reason: reader.string()?,
+            outcome_unknown: reader.bool()?,
+        }),
+        found => return Err(CommandError::Kind { what: "a peer's answer", found }),
+    };
+    reader.end()?;
+    Ok(result)
+}

@@ -1,0 +1,118 @@
+//! Taking messages in.
+
+use std::sync::atomic::Ordering;
+
+use crate::base::{QueueId, TopicName};
+use crate::broker::api::{SendRequest, Sent};
+use crate::broker::error::{KindConflict, KindNotYet, LimitError, NoTopic, SendError};
+use crate::broker::propose::{unavailable, unexpected};
+use crate::broker::{Broker, Inner};
+use crate::command::{Command, Publish, PublishItem, Published, Refusal, Reply};
+use crate::message::{
+    Message, MessageIdHash, MessageKind, body_crc, encode_record, group_hash, tag_hash,
+};
+
+/// What one request may carry, in bytes of records; one request is one entry.
+pub const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024 + 64 * 1024;
+
+/// What apply has to know of the topic a request goes to.
+struct Target {
+    topic: crate::base::TopicId,
+    queue: QueueId,
+}
+
+impl Broker {
+    /// All messages of the request are one entry: all become visible, or none.
+    pub async fn send(&self, request: SendRequest) -> Result<Vec<Sent>, SendError> {
+        assert!(!request.messages.is_empty(), "the protocol refuses empty requests");
+        self.resolve_topic(&request.topic, request.deadline).await?;
+        let target = self.target(&request)?;
+        let items = self.items(&request, target.queue)?;
+        let publish = Publish { topic: target.topic, dedup: true, items };
+        let reply = self.group.propose(Command::Publish(publish), request.deadline).await;
+        match reply.map_err(|error| SendError::Unavailable(unavailable(&error)))? {
+            Reply::Published(published) => Ok(sent(&request, &published)),
+            Reply::Refused(Refusal::NoTopic { .. }) => {
+                Err(NoTopic { topic: request.topic }.into())
+            }
+            other => Err(unexpected(&other).into()),
+        }
+    }
+}
+
+fn sent(request: &SendRequest, published: &[Published]) -> Vec<Sent> {
+    assert_eq!(published.len(), request.messages.len(), "one outcome for each message");
+    let first = published.iter().filter(|outcome| !outcome.repeated).count();
+    crate::metrics::MESSAGES_IN.add([request.topic.as_str()], first as u64);
+    let outcome = |(message, outcome): (&Message, &Published)| Sent {
+        message_id: message.message_id.clone(),
+        queue: outcome.queue,
+        offset: outcome.offset,
+    };
+    request.messages.iter().zip(published).map(outcome).collect()
+}
+
+impl Inner {
+    /// Messages of one request stay together in one queue.
+    fn target(&self, request: &SendRequest) -> Result<Target, SendError> {
+        self.group.read(|state| {
+            let topic = state
+                .topic(&request.topic)
+                .ok_or_else(|| NoTopic { topic: request.topic.clone() })?;
+            for message in &request.messages {
+                assert_eq!(message.topic, request.topic, "the protocol checks that topics agree");
+                check_kind(&request.topic, message.kind, &topic.kinds)?;
+            }
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            Ok(Target { topic: topic.id, queue: QueueId::new(turn % topic.queues) })
+        })
+    }
+
+    fn items(
+        &self,
+        request: &SendRequest,
+        queue: QueueId,
+    ) -> Result<Vec<PublishItem>, SendError> {
+        let mut bytes = 0;
+        let mut items = Vec::with_capacity(request.messages.len());
+        for message in &request.messages {
+            let record = encode_record(message, self.options.store_host).map_err(|error| LimitError {
+                what: "stored record",
+                value: error.to_string(),
+                allowed: "what RocketMQ's record layout can hold".into(),
+            })?;
+            bytes += record.len();
+            items.push(PublishItem {
+                queue,
+                kind: message.kind,
+                id_hash: MessageIdHash::of(&message.message_id),
+                body_crc: body_crc(&message.body),
+                tag_hash: tag_hash(message.tag.as_deref()),
+                group_hash: group_hash(message.message_group.as_deref()),
+                record,
+                record_at: 0,
+            });
+        }
+        if bytes > REQUEST_BYTES_MAX {
+            let allowed = format!("at most {REQUEST_BYTES_MAX} bytes");
+            let what = "size of all messages of the request";
+            return Err(LimitError { what, value: bytes.to_string(), allowed }.into());
+        }
+        Ok(items)
+    }
+}
+
+fn check_kind(
+    topic: &TopicName,
+    kind: MessageKind,
+    takes: &[MessageKind],
+) -> Result<(), SendError> {
+    if !takes.contains(&kind) {
+        let takes = takes.iter().map(|kind| kind.name()).collect();
+        return Err(KindConflict { topic: topic.clone(), kind, takes }.into());
+    }
+    match kind {
+        MessageKind::Normal => Ok(()),
+        _ => Err(KindNotYet { kind }.into()),
+    }
+}

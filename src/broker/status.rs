@@ -1,0 +1,179 @@
+//! Where every replica stands, compared at one log index.
+
+use bytes::Bytes;
+use futures::future::join_all;
+use tokio::time::Instant;
+
+use crate::base::{LogIndex, Millis, NodeId};
+use crate::broker::api::{GroupStatus, NodeStatus};
+use crate::broker::remote::Question;
+use crate::broker::{Broker, Inner};
+use crate::command::{Command, CommandError, Reader, Reply, Writer};
+use crate::raft::Member;
+
+/// How long a replica may take to apply the audit entry before it answers with what it has.
+const CATCH_UP: Millis = Millis::from_secs(1);
+/// How long a peer may take to answer.
+const PEER_TIMEOUT: Millis = Millis::from_secs(3);
+const POLL: Millis = Millis::new(5);
+
+/// One replica's own word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OwnStatus {
+    role: String,
+    term: u64,
+    last: Option<u64>,
+    committed: Option<u64>,
+    applied: Option<u64>,
+    /// The newest audit entry it applied, and the state hash there.
+    audit: Option<(u64, u64)>,
+    units_hash: Option<u64>,
+}
+
+impl Broker {
+    /// Writes an audit entry, so that all state hashes are those of one index. Without a leader
+    /// the replicas are still asked, and the hashes are left out. `units` also reads and hashes
+    /// every queue unit.
+    pub async fn cluster_status(&self, units: bool) -> GroupStatus {
+        let audit = match self.group.propose(Command::Audit, self.default_deadline()).await {
+            Ok(Reply::Audited { index, .. }) => Some(index),
+            _ => None,
+        };
+        let members = self.group.members();
+        let nodes = join_all(members.iter().map(|member| self.member_status(member, audit, units)));
+        GroupStatus { group: self.options.group.clone(), audit, nodes: nodes.await }
+    }
+}
+
+impl Inner {
+    async fn member_status(
+        &self,
+        member: &Member,
+        audit: Option<LogIndex>,
+        units: bool,
+    ) -> NodeStatus {
+        let own = if member.node == self.node() {
+            Ok(self.own_status(audit, units).await)
+        } else {
+            self.peer_status(member.node, audit, units).await
+        };
+        match own {
+            Ok(own) => {
+                let same_index = |(index, _): &(u64, u64)| Some(LogIndex::new(*index)) == audit;
+                NodeStatus {
+                    node: member.node,
+                    role: own.role,
+                    term: own.term,
+                    last: own.last,
+                    committed: own.committed,
+                    applied: own.applied,
+                    state_hash: own.audit.filter(same_index).map(|(_, hash)| hash),
+                    units_hash: own.units_hash,
+                    grpc: member.grpc.clone(),
+                    error: None,
+                }
+            }
+            Err(error) => NodeStatus {
+                node: member.node,
+                role: "unreachable".into(),
+                term: 0,
+                last: None,
+                committed: None,
+                applied: None,
+                state_hash: None,
+                units_hash: None,
+                grpc: member.grpc.clone(),
+                error: Some(error),
+            },
+        }
+    }
+
+    async fn peer_status(
+        &self,
+        node: NodeId,
+        at_least: Option<LogIndex>,
+        units: bool,
+    ) -> Result<OwnStatus, String> {
+        let deadline = Instant::now() + PEER_TIMEOUT.duration();
+        let question = Question::Status { at_least, units }.encode();
+        let answer = self.ask(node, question, deadline).await.map_err(|e| e.to_string())?;
+        OwnStatus::decode(answer).map_err(|error| error.to_string())
+    }
+
+    pub(super) async fn own_status(&self, at_least: Option<LogIndex>, units: bool) -> OwnStatus {
+        let deadline = Instant::now() + CATCH_UP.duration();
+        let behind = || {
+            at_least.is_some_and(|index| {
+                self.group.read(|state| state.applied().is_none_or(|(applied, _)| applied < index))
+            })
+        };
+        while behind() && Instant::now() < deadline {
+            tokio::time::sleep(POLL.duration()).await;
+        }
+        let status = self.group.status();
+        let (audit, units_hash) = self.group.read(|state| {
+            (state.audit(), if units { state.units_hash().ok() } else { None })
+        });
+        OwnStatus {
+            role: status.role.name().to_owned(),
+            term: status.term.get(),
+            last: status.last.map(LogIndex::get),
+            committed: status.committed.map(LogIndex::get),
+            applied: status.applied.map(LogIndex::get),
+            audit: audit.map(|(index, hash)| (index.get(), hash)),
+            units_hash,
+        }
+    }
+}
+
+impl OwnStatus {
+    pub(super) fn encode(&self) -> Bytes {
+        let number = |writer: &mut Writer, value: &u64| writer.u64(*value);
+        let mut writer = Writer::new();
+        writer.string(&self.role);
+        writer.u64(self.term);
+        writer.option(self.last.as_ref(), number);
+        writer.option(self.committed.as_ref(), number);
+        writer.option(self.applied.as_ref(), number);
+        writer.option(self.audit.as_ref(), |writer, (index, hash)| {
+            writer.u64(*index);
+            writer.u64(*hash);
+        });
+        writer.option(self.units_hash.as_ref(), number);
+        writer.finish()
+    }
+
+    fn decode(bytes: Bytes) -> Result<Self, CommandError> {
+        let mut reader = Reader::new(bytes);
+        let own = Self {
+            role: reader.string()?,
+            term: reader.u64()?,
+            last: reader.option(Reader::u64)?,
+            committed: reader.option(Reader::u64)?,
+            applied: reader.option(Reader::u64)?,
+            audit: reader.option(|reader| Ok((reader.u64()?, reader.u64()?)))?,
+            units_hash: reader.option(Reader::u64)?,
+        };
+        reader.end()?;
+        Ok(own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_survives_the_wire() {
+        let own = OwnStatus {
+            role: "follower".into(),
+            term: 3,
+            last: Some(9),
+            committed: Some(8),
+            applied: None,
+            audit: Some((7, 0xfeed)),
+            units_hash: None,
+        };
+        assert_eq!(OwnStatus::decode(own.encode()), Ok(own));
+    }
+}

@@ -1,0 +1,227 @@
+//! Long polls: who waits for what, woken by effects.
+//!
+//! A waiter registers before it looks, so that a message which arrives in between wakes it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::base::{GroupId, TopicId};
+
+/// Members of one group that want the same of one topic wait in one line, first come first served.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Line {
+    topic: TopicId,
+    group: GroupId,
+    filter: String,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    by_line: HashMap<Line, VecDeque<(u64, Arc<Notify>)>>,
+    /// Which lines exist for a topic, so that an arrival finds them without a scan of all.
+    of_topic: HashMap<TopicId, Vec<Line>>,
+    next_ticket: u64,
+    waiting: usize,
+}
+
+/// All waiters of a node. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waiters {
+    lines: Arc<Mutex<Lines>>,
+}
+
+/// One place in a line; leaving it is dropping it.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    waiters: Waiters,
+    line: Line,
+    ticket: u64,
+    notify: Arc<Notify>,
+    /// Cleared when the wake-up was used.
+    served: bool,
+}
+
+impl Waiters {
+    pub(super) fn join(&self, topic: TopicId, group: GroupId, filter: &str) -> Waiter {
+        let line = Line { topic, group, filter: filter.to_owned() };
+        let notify = Arc::new(Notify::new());
+        let mut lines = self.lines.lock();
+        let ticket = lines.next_ticket;
+        lines.next_ticket += 1;
+        lines.waiting += 1;
+        let queue = lines.by_line.entry(line.clone()).or_default();
+        queue.push_back((ticket, notify.clone()));
+        if queue.len() == 1 {
+            lines.of_topic.entry(topic).or_default().push(line.clone());
+        }
+        Waiter { waiters: self.clone(), line, ticket, notify, served: true }
+    }
+
+    /// `count` messages of a topic became visible: in each line at most as many wake up.
+    pub(super) fn arrived(&self, topic: TopicId, count: usize) {
+        let mut lines = self.lines.lock();
+        for line in lines.of_topic.get(&topic).cloned().unwrap_or_default() {
+            lines.wake(&line, count);
+        }
+    }
+
+    /// `count` messages came back to a group.
+    pub(super) fn ready(&self, group: GroupId, topic: TopicId, count: usize) {
+        let mut lines = self.lines.lock();
+        for line in lines.of_topic.get(&topic).cloned().unwrap_or_default() {
+            if line.group == group {
+                lines.wake(&line, count);
+            }
+        }
+    }
+
+    /// Everyone looks again: leadership moved, or a topic or group is gone.
+    pub(super) fn wake_all(&self) {
+        for (_, notify) in self.lines.lock().by_line.values().flatten() {
+            notify.notify_one();
+        }
+    }
+
+    /// Whether some member of the group waits with this filter.
+    pub(super) fn has(&self, group: GroupId, topic: TopicId, filter: &str) -> bool {
+        let line = Line { topic, group, filter: filter.to_owned() };
+        self.lines.lock().by_line.contains_key(&line)
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.lines.lock().waiting
+    }
+}
+
+impl Lines {
+    /// Wakes the first `count` of a line and sends them to its end, so that the next arrival wakes
+    /// others while these are busy.
+    fn wake(&mut self, line: &Line, count: usize) {
+        let Some(queue) = self.by_line.get_mut(line) else { return };
+        for _ in 0..count.min(queue.len()) {
+            let Some((ticket, notify)) = queue.pop_front() else { break };
+            notify.notify_one();
+            queue.push_back((ticket, notify));
+        }
+    }
+
+    fn leave(&mut self, line: &Line, ticket: u64) {
+        let Some(queue) = self.by_line.get_mut(line) else { return };
+        queue.retain(|(other, _)| *other != ticket);
+        self.waiting -= 1;
+        if !queue.is_empty() {
+            return;
+        }
+        self.by_line.remove(line);
+        if let Some(all) = self.of_topic.get_mut(&line.topic) {
+            all.retain(|other| other != line);
+            if all.is_empty() {
+                self.of_topic.remove(&line.topic);
+            }
+        }
+    }
+}
+
+impl Waiter {
+    /// Returns when there may be something; the caller looks and, if not, waits again.
+    pub(super) async fn woken(&mut self) {
+        self.served = false;
+        self.notify.notified().await;
+        self.served = true;
+    }
+
+    /// There is more than this waiter took: the next in line may look.
+    pub(super) fn pass_on(&self) {
+        let mut lines = self.waiters.lines.lock();
+        let Some(queue) = lines.by_line.get_mut(&self.line) else { return };
+        let Some(at) = queue.iter().position(|(ticket, _)| *ticket != self.ticket) else { return };
+        if let Some((ticket, notify)) = queue.remove(at) {
+            notify.notify_one();
+            queue.push_back((ticket, notify));
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let mut lines = self.waiters.lines.lock();
+        lines.leave(&self.line, self.ticket);
+        // A wake-up may have reached this waiter after it stopped listening.
+        if !self.served {
+            lines.wake(&self.line, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    const TOPIC: TopicId = TopicId::new(1);
+    const GROUP: GroupId = GroupId::new(2);
+
+    fn is_woken(waiter: &mut Waiter) -> bool {
+        waiter.woken().now_or_never().is_some()
+    }
+
+    #[test]
+    fn one_message_wakes_one_member_of_each_group() {
+        let waiters = Waiters::default();
+        let mut first = waiters.join(TOPIC, GROUP, "*");
+        let mut second = waiters.join(TOPIC, GROUP, "*");
+        let mut other = waiters.join(TOPIC, GroupId::new(3), "*");
+        waiters.arrived(TOPIC, 1);
+        assert!(is_woken(&mut first));
+        assert!(!is_woken(&mut second));
+        assert!(is_woken(&mut other));
+        waiters.arrived(TOPIC, 1);
+        assert!(is_woken(&mut second), "the line moves on");
+    }
+
+    #[test]
+    fn each_filter_has_its_own_line() {
+        let waiters = Waiters::default();
+        let mut a = waiters.join(TOPIC, GROUP, "a");
+        let mut b = waiters.join(TOPIC, GROUP, "b");
+        waiters.ready(GROUP, TOPIC, 1);
+        assert!(is_woken(&mut a) && is_woken(&mut b));
+    }
+
+    #[test]
+    fn a_wake_up_between_looking_and_waiting_is_kept() {
+        let waiters = Waiters::default();
+        let mut waiter = waiters.join(TOPIC, GROUP, "*");
+        waiters.arrived(TOPIC, 1);
+        assert!(is_woken(&mut waiter));
+    }
+
+    #[test]
+    fn whoever_leaves_unserved_hands_the_wake_up_on() {
+        let waiters = Waiters::default();
+        let mut gone = waiters.join(TOPIC, GROUP, "*");
+        let mut stays = waiters.join(TOPIC, GROUP, "*");
+        assert!(!is_woken(&mut gone));
+        waiters.arrived(TOPIC, 1);
+        drop(gone);
+        assert!(is_woken(&mut stays));
+        drop(stays);
+        assert_eq!(waiters.waiting(), 0);
+        assert!(waiters.lines.lock().by_line.is_empty() && waiters.lines.lock().of_topic.is_empty());
+    }
+
+    #[test]
+    fn more_than_one_batch_wakes_the_next() {
+        let waiters = Waiters::default();
+        let first = waiters.join(TOPIC, GROUP, "*");
+        let mut second = waiters.join(TOPIC, GROUP, "*");
+        first.pass_on();
+        assert!(is_woken(&mut second));
+        drop(first);
+        drop(second);
+        assert_eq!(waiters.waiting(), 0);
+    }
+}

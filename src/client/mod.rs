@@ -1,0 +1,93 @@
+//! Our own client: what the command line asks a broker, over the protocols that brokers serve.
+//!
+//! What it is: [`Client`], one connection to one node. Messages go by `apache.rocketmq.v2`, the
+//! rest by `raftmq.v1.Admin`. Its values derive serde, because the command line prints them.
+//! Promises: an `Ok` is what the broker said, and a refusal carries its code and text; nothing is
+//! repeated on its own account, so an unknown outcome stays visible.
+//! Never: state that outlives a call, background tasks, or generated types in its signatures.
+
+mod admin;
+mod error;
+mod messages;
+mod values;
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+
+use crate::wire::raftmq::admin_client::AdminClient;
+use crate::wire::rocketmq::messaging_service_client::MessagingServiceClient;
+
+pub use error::ClientError;
+pub use values::{
+    BrokerGroupStatus, Draft, GroupInfo, GroupTopic, NodeStatus, QueueInfo, Received, RouteQueue,
+    SentMessage, Take, TopicInfo,
+};
+
+/// One connection. Cheap to clone; calls may run side by side.
+#[derive(Clone, Debug)]
+pub struct Client {
+    channel: Channel,
+    id: MetadataValue<Ascii>,
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a call may take; polls have their own time on top.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// A full batch of the largest messages.
+const ANSWER_BYTES_MAX: usize = 160 << 20;
+
+impl Client {
+    /// Connects to `host:port`, plaintext.
+    pub async fn connect(endpoint: &str) -> Result<Self, ClientError> {
+        let unreachable = |source| ClientError::Unreachable { endpoint: endpoint.into(), source };
+        let channel = Endpoint::from_shared(format!("http://{endpoint}"))
+            .map_err(unreachable)?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .connect()
+            .await
+            .map_err(unreachable)?;
+        let id = format!("raftmq@{}@{:016x}", std::process::id(), random());
+        let id = id.try_into().expect("digits and letters are a header value");
+        Ok(Self { channel, id })
+    }
+
+    fn messaging(&self) -> MessagingServiceClient<Channel> {
+        MessagingServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(ANSWER_BYTES_MAX)
+            .max_encoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    fn admin(&self) -> AdminClient<Channel> {
+        AdminClient::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    /// A request with the headers that every rpc carries.
+    fn request<T>(&self, message: T, timeout: Duration) -> Request<T> {
+        let mut request = Request::new(message);
+        request.set_timeout(timeout);
+        let headers = request.metadata_mut();
+        headers.insert("x-mq-client-id", self.id.clone());
+        headers.insert("x-mq-language", MetadataValue::from_static("RUST"));
+        headers.insert("x-mq-protocol", MetadataValue::from_static("v2"));
+        headers
+            .insert("x-mq-client-version", MetadataValue::from_static(env!("CARGO_PKG_VERSION")));
+        request
+    }
+}
+
+/// The hasher's keys are drawn anew for each state; enough for ids that must differ, not for
+/// secrets.
+fn random() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+impl From<Status> for ClientError {
+    fn from(status: Status) -> Self {
+        Self::Call { code: status.code().into(), text: status.message().to_owned() }
+    }
+}

@@ -1,0 +1,126 @@
+//! What goes in and what comes out, in no protocol's words. The field names are the keys of
+//! `--output json` and stay as they are.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::base::{GroupName, TopicName};
+
+/// A message to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    pub topic: TopicName,
+    pub body: Bytes,
+    pub tag: Option<String>,
+    pub keys: Vec<String>,
+    pub properties: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SentMessage {
+    pub message_id: String,
+    pub offset: i64,
+}
+
+/// What to receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Take {
+    pub topic: TopicName,
+    pub group: GroupName,
+    /// A tag expression; `*` is everything.
+    pub filter: String,
+    /// 1 to 32.
+    pub max: u32,
+    /// How long the messages stay hidden from others.
+    pub invisible: Duration,
+    /// How long to wait for a first message.
+    pub wait: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Received {
+    pub message_id: String,
+    pub topic: String,
+    pub tag: Option<String>,
+    pub keys: Vec<String>,
+    pub properties: BTreeMap<String, String>,
+    #[serde(skip)]
+    pub body: Bytes,
+    pub queue: i32,
+    pub offset: i64,
+    pub attempt: i32,
+    /// Milliseconds since 1970-01-01T00:00:00Z.
+    pub stored: u64,
+    pub handle: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RouteQueue {
+    pub queue: i32,
+    pub broker: String,
+    /// `host:port`, several separated by commas.
+    pub address: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TopicInfo {
+    pub id: u64,
+    pub name: String,
+    pub kinds: Vec<String>,
+    /// Milliseconds since 1970-01-01T00:00:00Z.
+    pub created: u64,
+    pub queues: Vec<QueueInfo>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct QueueInfo {
+    pub queue: u32,
+    pub start: u64,
+    pub end: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupInfo {
+    pub id: u64,
+    pub name: String,
+    pub attempts_max: u32,
+    /// Milliseconds.
+    pub backoff: Vec<u64>,
+    /// Milliseconds since 1970-01-01T00:00:00Z.
+    pub created: u64,
+    pub topics: Vec<GroupTopic>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupTopic {
+    pub topic: String,
+    pub ready: u64,
+    pub in_flight: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BrokerGroupStatus {
+    pub group: String,
+    /// The log index at which the hashes were taken.
+    pub audit_index: Option<u64>,
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// One replica; what could not be asked is absent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeStatus {
+    pub node: u64,
+    pub role: String,
+    pub term: u64,
+    pub last: Option<u64>,
+    pub committed: Option<u64>,
+    pub applied: Option<u64>,
+    /// 16 hexadecimal digits, as JSON numbers do not hold 64 bits.
+    pub state_hash: Option<String>,
+    pub units_hash: Option<String>,
+    pub grpc: String,
+    pub error: Option<String>,
+}

@@ -1,0 +1,288 @@
+//! The bytes of a command: a version byte, a kind byte, then the fields in the order of the
+//! struct, big-endian, lengths and counts as u32.
+//!
+//! Every number here is persisted: a kind is given once and never reused, a field is never
+//! reinterpreted. New fields come as a new kind or a new version.
+
+mod delivery;
+mod fields;
+mod reply;
+#[cfg(test)]
+mod tests;
+
+use bytes::Bytes;
+
+use super::{Command, CreateGroup, CreateTopic, Delivery, Found, Publish, PublishItem, Subscribe};
+use crate::base::{
+    CheckoutId, ClientId, ClusterId, GroupId, GroupName, LogIndex, LogPosition, Millis, NameError,
+    QueueId, QueueOffset, Term, TopicId, TopicName, UtcMillis,
+};
+use crate::message::{MessageIdHash, MessageKind};
+
+pub use self::fields::{Reader, Writer};
+pub(super) use self::reply::{decode as decode_reply, encode as encode_reply};
+
+/// The first byte of every command.
+pub const COMMAND_VERSION: u8 = 1;
+
+/// Bytes of the version and the kind, before the first field.
+const HEAD: usize = 2;
+
+// The second byte of a command. Persisted: never change one, never use one again.
+const FOUND: u8 = 1;
+const PUBLISH: u8 = 2;
+const DELIVERIES: u8 = 3;
+const CREATE_TOPIC: u8 = 4;
+const DELETE_TOPIC: u8 = 5;
+const CREATE_GROUP: u8 = 6;
+const DELETE_GROUP: u8 = 7;
+const SUBSCRIBE: u8 = 8;
+const UNSUBSCRIBE: u8 = 9;
+const TICK: u8 = 10;
+const AUDIT: u8 = 11;
+
+/// Why bytes are not what they should be. Positions count from the first byte that the reader got.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    #[error("{needed} bytes are needed at byte {at}, but only {left} are left")]
+    Truncated { at: usize, needed: usize, left: usize },
+    #[error("{left} bytes are left over behind the last field, which ends at byte {at}")]
+    Trailing { at: usize, left: usize },
+    #[error("{what} has version {found}; this program knows {known}: run a newer one")]
+    Version { what: &'static str, found: u8, known: u8 },
+    #[error("{what} cannot be {found}: damaged, or written by a newer program")]
+    Kind { what: &'static str, found: u8 },
+    #[error("byte {at} says yes or no with 1 or 0, but is {found}")]
+    Bool { at: usize, found: u8 },
+    #[error("the text at byte {at} is not UTF-8 after {valid} bytes")]
+    Utf8 { at: usize, valid: usize },
+    #[error("a list at byte {at} claims {count} items, but only {left} bytes are left")]
+    Count { at: usize, count: u32, left: usize },
+    #[error("the name before byte {at} is not one: {source}")]
+    Name { at: usize, source: NameError },
+}
+
+/// A value with one form in bytes. What `write` wrote, `read` reads; nothing else is accepted.
+pub trait Coded: Sized {
+    fn write(&self, writer: &mut Writer);
+    fn read(reader: &mut Reader) -> Result<Self, CommandError>;
+}
+
+pub(super) fn encode(command: &Command) -> Bytes {
+    let mut writer = Writer::with_capacity(size_hint(command));
+    writer.u8(COMMAND_VERSION);
+    match command {
+        Command::Found(found) => writer.kind(FOUND, found),
+        Command::Publish(publish) => writer.kind(PUBLISH, publish),
+        Command::Deliveries(deliveries) => {
+            writer.u8(DELIVERIES);
+            writer.list(deliveries, |w, delivery| delivery.write(w));
+        }
+        Command::CreateTopic(create) => writer.kind(CREATE_TOPIC, create),
+        Command::DeleteTopic { topic } => writer.kind(DELETE_TOPIC, topic),
+        Command::CreateGroup(create) => writer.kind(CREATE_GROUP, create),
+        Command::DeleteGroup { group } => writer.kind(DELETE_GROUP, group),
+        Command::Subscribe(subscribe) => writer.kind(SUBSCRIBE, subscribe),
+        Command::Unsubscribe(subscribe) => writer.kind(UNSUBSCRIBE, subscribe),
+        Command::Tick { limit } => {
+            writer.u8(TICK);
+            writer.u32(*limit);
+        }
+        Command::Audit => writer.u8(AUDIT),
+    }
+    writer.finish()
+}
+
+pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
+    let mut reader = Reader::new(bytes.clone());
+    let found = reader.u8()?;
+    if found != COMMAND_VERSION {
+        return Err(CommandError::Version { what: "a command", found, known: COMMAND_VERSION });
+    }
+    let command = match reader.u8()? {
+        FOUND => Command::Found(reader.get()?),
+        PUBLISH => Command::Publish(reader.get()?),
+        DELIVERIES => Command::Deliveries(reader.list(Delivery::read)?),
+        CREATE_TOPIC => Command::CreateTopic(reader.get()?),
+        DELETE_TOPIC => Command::DeleteTopic { topic: reader.get()? },
+        CREATE_GROUP => Command::CreateGroup(reader.get()?),
+        DELETE_GROUP => Command::DeleteGroup { group: reader.get()? },
+        SUBSCRIBE => Command::Subscribe(reader.get()?),
+        UNSUBSCRIBE => Command::Unsubscribe(reader.get()?),
+        TICK => Command::Tick { limit: reader.u32()? },
+        AUDIT => Command::Audit,
+        found => return Err(CommandError::Kind { what: "the kind of a command", found }),
+    };
+    reader.end()?;
+    Ok(command)
+}
+
+/// Publishing is what must not grow its buffer step by step; the rest is small.
+fn size_hint(command: &Command) -> usize {
+    const ITEM: usize = 4 + 1 + 16 + 4 + 4 + 8 + 4;
+    match command {
+        Command::Publish(publish) => {
+            let items = publish.items.iter().map(|item| ITEM + item.record.len()).sum::<usize>();
+            HEAD + 8 + 1 + 4 + items
+        }
+        _ => 128,
+    }
+}
+
+macro_rules! coded_numbers {
+    ($($name:ident: $method:ident,)+) => {
+        $(impl Coded for $name {
+            fn write(&self, writer: &mut Writer) {
+                writer.$method(self.get());
+            }
+
+            fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+                reader.$method().map(Self::new)
+            }
+        })+
+    };
+}
+
+coded_numbers! {
+    LogIndex: u64,
+    LogPosition: u64,
+    QueueOffset: u64,
+    Term: u64,
+    TopicId: u64,
+    GroupId: u64,
+    QueueId: u32,
+    CheckoutId: u64,
+    ClusterId: u128,
+    UtcMillis: u64,
+    Millis: u64,
+    MessageIdHash: u128,
+}
+
+macro_rules! coded_names {
+    ($($name:ident,)+) => {
+        $(impl Coded for $name {
+            fn write(&self, writer: &mut Writer) {
+                writer.string(self.as_str());
+            }
+
+            fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+                let name = reader.string()?;
+                Self::new(&name).map_err(|source| CommandError::Name { at: reader.at(), source })
+            }
+        })+
+    };
+}
+
+coded_names! {
+    TopicName,
+    GroupName,
+    ClientId,
+}
+
+impl Coded for MessageKind {
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(self.byte());
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        let found = reader.u8()?;
+        Self::from_byte(found).ok_or(CommandError::Kind { what: "the kind of a message", found })
+    }
+}
+
+impl Coded for Found {
+    fn write(&self, writer: &mut Writer) {
+        self.cluster.write(writer);
+        writer.raw(&self.handle_key);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { cluster: reader.get()?, handle_key: reader.array()? })
+    }
+}
+
+impl Coded for Publish {
+    fn write(&self, writer: &mut Writer) {
+        self.topic.write(writer);
+        writer.bool(self.dedup);
+        writer.list(&self.items, |w, item| item.write(w));
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self {
+            topic: reader.get()?,
+            dedup: reader.bool()?,
+            items: reader.list(PublishItem::read)?,
+        })
+    }
+}
+
+impl Coded for PublishItem {
+    /// `record_at` is not written: it is where the record turns out to be.
+    fn write(&self, writer: &mut Writer) {
+        self.queue.write(writer);
+        self.kind.write(writer);
+        self.id_hash.write(writer);
+        writer.u32(self.body_crc);
+        writer.u32(self.tag_hash);
+        writer.u64(self.group_hash);
+        writer.bytes(&self.record);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        let queue = reader.get()?;
+        let kind = reader.get()?;
+        let id_hash = reader.get()?;
+        let body_crc = reader.u32()?;
+        let tag_hash = reader.u32()?;
+        let group_hash = reader.u64()?;
+        let record = reader.bytes()?;
+        let record_at = u32::try_from(reader.at() - record.len())
+            .expect("a command is far shorter than 4 GiB: frames count their bytes in a u32");
+        Ok(Self { queue, kind, id_hash, body_crc, tag_hash, group_hash, record, record_at })
+    }
+}
+
+impl Coded for CreateTopic {
+    fn write(&self, writer: &mut Writer) {
+        self.name.write(writer);
+        writer.u32(self.queues);
+        writer.list(&self.kinds, |w, kind| kind.write(w));
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self {
+            name: reader.get()?,
+            queues: reader.u32()?,
+            kinds: reader.list(MessageKind::read)?,
+        })
+    }
+}
+
+impl Coded for CreateGroup {
+    fn write(&self, writer: &mut Writer) {
+        self.name.write(writer);
+        writer.u32(self.attempts_max);
+        writer.list(&self.backoff, |w, wait| wait.write(w));
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self {
+            name: reader.get()?,
+            attempts_max: reader.u32()?,
+            backoff: reader.list(Millis::read)?,
+        })
+    }
+}
+
+impl Coded for Subscribe {
+    fn write(&self, writer: &mut Writer) {
+        self.group.write(writer);
+        self.topic.write(writer);
+        writer.string(&self.expression);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { group: reader.get()?, topic: reader.get()?, expression: reader.string()? })
+    }
+}

@@ -1,0 +1,203 @@
+//! The bytes of deliveries. A kind byte stands before each, since one entry mixes them.
+
+use super::{Coded, CommandError, Reader, Writer};
+use crate::base::CheckoutId;
+use crate::command::{
+    Ack, Checkout, Delivery, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
+};
+
+// Persisted: never change one, never use one again.
+const CHECKOUT: u8 = 1;
+const ACK: u8 = 2;
+const HOLD: u8 = 3;
+const RENEW: u8 = 4;
+const RELEASE: u8 = 5;
+const RETURN: u8 = 6;
+
+impl Coded for Delivery {
+    fn write(&self, writer: &mut Writer) {
+        match self {
+            Self::Checkout(checkout) => writer.kind(CHECKOUT, checkout),
+            Self::Ack(ack) => writer.kind(ACK, ack),
+            Self::Hold(hold) => writer.kind(HOLD, hold),
+            Self::Renew(renew) => writer.kind(RENEW, renew),
+            Self::Release(release) => writer.kind(RELEASE, release),
+            Self::Return(back) => writer.kind(RETURN, back),
+        }
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        match reader.u8()? {
+            CHECKOUT => reader.get().map(Self::Checkout),
+            ACK => reader.get().map(Self::Ack),
+            HOLD => reader.get().map(Self::Hold),
+            RENEW => reader.get().map(Self::Renew),
+            RELEASE => reader.get().map(Self::Release),
+            RETURN => reader.get().map(Self::Return),
+            found => Err(CommandError::Kind { what: "the kind of a delivery", found }),
+        }
+    }
+}
+
+/// 32 bytes.
+impl Coded for Unit {
+    fn write(&self, writer: &mut Writer) {
+        self.position.write(writer);
+        writer.u32(self.size);
+        writer.u32(self.tag_hash);
+        writer.u64(self.group_hash);
+        self.visible.write(writer);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self {
+            position: reader.get()?,
+            size: reader.u32()?,
+            tag_hash: reader.u32()?,
+            group_hash: reader.u64()?,
+            visible: reader.get()?,
+        })
+    }
+}
+
+/// 40 bytes.
+impl Coded for Handle {
+    fn write(&self, writer: &mut Writer) {
+        self.group.write(writer);
+        self.topic.write(writer);
+        self.queue.write(writer);
+        self.offset.write(writer);
+        self.checkout.write(writer);
+        writer.u32(self.attempt);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self {
+            group: reader.get()?,
+            topic: reader.get()?,
+            queue: reader.get()?,
+            offset: reader.get()?,
+            checkout: reader.get()?,
+            attempt: reader.u32()?,
+        })
+    }
+}
+
+impl Coded for Checkout {
+    fn write(&self, writer: &mut Writer) {
+        self.group.write(writer);
+        self.topic.write(writer);
+        self.consumer.write(writer);
+        writer.option(self.attempt_id.as_ref(), |w, id| w.string(id));
+        self.invisible.write(writer);
+        writer.bool(self.auto_renew);
+        writer.u32(self.subscription_version);
+        writer.list(&self.takes, |w, take| take.write(w));
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self {
+            group: reader.get()?,
+            topic: reader.get()?,
+            consumer: reader.get()?,
+            attempt_id: reader.option(Reader::string)?,
+            invisible: reader.get()?,
+            auto_renew: reader.bool()?,
+            subscription_version: reader.u32()?,
+            takes: reader.list(Take::read)?,
+        })
+    }
+}
+
+impl Coded for Take {
+    fn write(&self, writer: &mut Writer) {
+        self.queue.write(writer);
+        writer.list(&self.skips, |w, skip| skip.write(w));
+        writer.list(&self.grants, |w, grant| grant.write(w));
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self {
+            queue: reader.get()?,
+            skips: reader.list(Skip::read)?,
+            grants: reader.list(Grant::read)?,
+        })
+    }
+}
+
+impl Coded for Skip {
+    fn write(&self, writer: &mut Writer) {
+        self.from.write(writer);
+        self.to.write(writer);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { from: reader.get()?, to: reader.get()? })
+    }
+}
+
+impl Coded for Grant {
+    fn write(&self, writer: &mut Writer) {
+        self.offset.write(writer);
+        self.unit.write(writer);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { offset: reader.get()?, unit: reader.get()? })
+    }
+}
+
+impl Coded for Ack {
+    fn write(&self, writer: &mut Writer) {
+        self.handle.write(writer);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { handle: reader.get()? })
+    }
+}
+
+impl Coded for Hold {
+    fn write(&self, writer: &mut Writer) {
+        self.handle.write(writer);
+        self.invisible.write(writer);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { handle: reader.get()?, invisible: reader.get()? })
+    }
+}
+
+impl Coded for Renew {
+    fn write(&self, writer: &mut Writer) {
+        writer.list(&self.checkouts, |w, checkout| checkout.write(w));
+        self.invisible.write(writer);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { checkouts: reader.list(CheckoutId::read)?, invisible: reader.get()? })
+    }
+}
+
+impl Coded for Release {
+    fn write(&self, writer: &mut Writer) {
+        self.group.write(writer);
+        self.consumer.write(writer);
+        self.invisible.write(writer);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { group: reader.get()?, consumer: reader.get()?, invisible: reader.get()? })
+    }
+}
+
+impl Coded for Return {
+    fn write(&self, writer: &mut Writer) {
+        writer.list(&self.handles, |w, handle| handle.write(w));
+        self.invisible.write(writer);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { handles: reader.list(Handle::read)?, invisible: reader.get()? })
+    }
+}

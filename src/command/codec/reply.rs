@@ -1,0 +1,209 @@
+//! The bytes of replies. They travel between nodes of one cluster and are not stored.
+
+use bytes::Bytes;
+
+use super::{Coded, CommandError, Reader, Writer};
+use crate::command::{CheckedOut, DeliveryOutcome, Granted, Published, Refusal, Reply};
+
+/// The first byte of every reply.
+const REPLY_VERSION: u8 = 1;
+
+// The second byte of a reply. Nodes of different versions talk: never use one again.
+const DONE: u8 = 1;
+const PUBLISHED: u8 = 2;
+const DELIVERIES: u8 = 3;
+const TOPIC_CREATED: u8 = 4;
+const GROUP_CREATED: u8 = 5;
+const SUBSCRIBED: u8 = 6;
+const TICKED: u8 = 7;
+const AUDITED: u8 = 8;
+const REFUSED: u8 = 9;
+
+// Kinds of delivery outcomes, under the same rule.
+const OUTCOME_CHECKED_OUT: u8 = 1;
+const OUTCOME_DONE: u8 = 2;
+const OUTCOME_STALE: u8 = 3;
+const OUTCOME_REFUSED: u8 = 4;
+
+// Kinds of refusals, under the same rule.
+const NO_TOPIC: u8 = 1;
+const NO_GROUP: u8 = 2;
+const NO_QUEUE: u8 = 3;
+const TOPIC_DIFFERS: u8 = 4;
+const LIMIT: u8 = 5;
+
+pub(in crate::command) fn encode(reply: &Reply) -> Bytes {
+    let mut writer = Writer::new();
+    writer.u8(REPLY_VERSION);
+    reply.write(&mut writer);
+    writer.finish()
+}
+
+pub(in crate::command) fn decode(bytes: &Bytes) -> Result<Reply, CommandError> {
+    let mut reader = Reader::new(bytes.clone());
+    let found = reader.u8()?;
+    if found != REPLY_VERSION {
+        return Err(CommandError::Version { what: "a reply", found, known: REPLY_VERSION });
+    }
+    let reply = reader.get()?;
+    reader.end()?;
+    Ok(reply)
+}
+
+impl Coded for Reply {
+    fn write(&self, writer: &mut Writer) {
+        match self {
+            Self::Done => writer.u8(DONE),
+            Self::Published(published) => {
+                writer.u8(PUBLISHED);
+                writer.list(published, |w, one| one.write(w));
+            }
+            Self::Deliveries(outcomes) => {
+                writer.u8(DELIVERIES);
+                writer.list(outcomes, |w, outcome| outcome.write(w));
+            }
+            Self::TopicCreated { topic, existed } => {
+                writer.kind(TOPIC_CREATED, topic);
+                writer.bool(*existed);
+            }
+            Self::GroupCreated { group, existed } => {
+                writer.kind(GROUP_CREATED, group);
+                writer.bool(*existed);
+            }
+            Self::Subscribed { version } => {
+                writer.u8(SUBSCRIBED);
+                writer.u32(*version);
+            }
+            Self::Ticked { fired } => {
+                writer.u8(TICKED);
+                writer.u32(*fired);
+            }
+            Self::Audited { index, state_hash } => {
+                writer.kind(AUDITED, index);
+                writer.u64(*state_hash);
+            }
+            Self::Refused(refusal) => writer.kind(REFUSED, refusal),
+        }
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(match reader.u8()? {
+            DONE => Self::Done,
+            PUBLISHED => Self::Published(reader.list(Published::read)?),
+            DELIVERIES => Self::Deliveries(reader.list(DeliveryOutcome::read)?),
+            TOPIC_CREATED => Self::TopicCreated { topic: reader.get()?, existed: reader.bool()? },
+            GROUP_CREATED => Self::GroupCreated { group: reader.get()?, existed: reader.bool()? },
+            SUBSCRIBED => Self::Subscribed { version: reader.u32()? },
+            TICKED => Self::Ticked { fired: reader.u32()? },
+            AUDITED => Self::Audited { index: reader.get()?, state_hash: reader.u64()? },
+            REFUSED => Self::Refused(reader.get()?),
+            found => return Err(CommandError::Kind { what: "the kind of a reply", found }),
+        })
+    }
+}
+
+impl Coded for Published {
+    fn write(&self, writer: &mut Writer) {
+        self.queue.write(writer);
+        self.offset.write(writer);
+        self.visible.write(writer);
+        writer.bool(self.repeated);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self {
+            queue: reader.get()?,
+            offset: reader.get()?,
+            visible: reader.get()?,
+            repeated: reader.bool()?,
+        })
+    }
+}
+
+impl Coded for DeliveryOutcome {
+    fn write(&self, writer: &mut Writer) {
+        match self {
+            Self::CheckedOut(checked_out) => writer.kind(OUTCOME_CHECKED_OUT, checked_out),
+            Self::Done => writer.u8(OUTCOME_DONE),
+            Self::Stale => writer.u8(OUTCOME_STALE),
+            Self::Refused(refusal) => writer.kind(OUTCOME_REFUSED, refusal),
+        }
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        match reader.u8()? {
+            OUTCOME_CHECKED_OUT => reader.get().map(Self::CheckedOut),
+            OUTCOME_DONE => Ok(Self::Done),
+            OUTCOME_STALE => Ok(Self::Stale),
+            OUTCOME_REFUSED => reader.get().map(Self::Refused),
+            found => Err(CommandError::Kind { what: "the kind of a delivery's outcome", found }),
+        }
+    }
+}
+
+impl Coded for CheckedOut {
+    fn write(&self, writer: &mut Writer) {
+        self.checkout.write(writer);
+        writer.list(&self.granted, |w, granted| granted.write(w));
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { checkout: reader.get()?, granted: reader.list(Granted::read)? })
+    }
+}
+
+impl Coded for Granted {
+    fn write(&self, writer: &mut Writer) {
+        self.queue.write(writer);
+        self.offset.write(writer);
+        writer.u32(self.attempt);
+        self.unit.write(writer);
+        self.checkout.write(writer);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self {
+            queue: reader.get()?,
+            offset: reader.get()?,
+            attempt: reader.u32()?,
+            unit: reader.get()?,
+            checkout: reader.get()?,
+        })
+    }
+}
+
+impl Coded for Refusal {
+    fn write(&self, writer: &mut Writer) {
+        match self {
+            Self::NoTopic { topic } => writer.kind(NO_TOPIC, topic),
+            Self::NoGroup { group } => writer.kind(NO_GROUP, group),
+            Self::NoQueue { queue, queues } => {
+                writer.kind(NO_QUEUE, queue);
+                writer.u32(*queues);
+            }
+            Self::TopicDiffers { exists, asked } => {
+                writer.u8(TOPIC_DIFFERS);
+                writer.string(exists);
+                writer.string(asked);
+            }
+            Self::Limit { what, limit } => {
+                writer.u8(LIMIT);
+                writer.string(what);
+                writer.u64(*limit);
+            }
+        }
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(match reader.u8()? {
+            NO_TOPIC => Self::NoTopic { topic: reader.get()? },
+            NO_GROUP => Self::NoGroup { group: reader.get()? },
+            NO_QUEUE => Self::NoQueue { queue: reader.get()?, queues: reader.u32()? },
+            TOPIC_DIFFERS => {
+                Self::TopicDiffers { exists: reader.string()?, asked: reader.string()? }
+            }
+            LIMIT => Self::Limit { what: reader.string()?, limit: reader.u64()? },
+            found => return Err(CommandError::Kind { what: "the kind of a refusal", found }),
+        })
+    }
+}

@@ -1,0 +1,253 @@
+use super::*;
+use crate::command::{
+    Ack, CheckedOut, Checkout, DeliveryOutcome, Grant, Granted, Handle, Hold, Published, Refusal,
+    Release, Renew, Reply, Return, Skip, Take, Unit,
+};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unit() -> Unit {
+    Unit {
+        position: LogPosition::new(0x0102_0304_0506_0708),
+        size: 0x64,
+        tag_hash: 2_598_919,
+        group_hash: 0xaabb_ccdd_eeff_0011,
+        visible: UtcMillis::new(1_700_000_000_000),
+    }
+}
+
+fn handle() -> Handle {
+    Handle {
+        group: GroupId::new(2),
+        topic: TopicId::new(1),
+        queue: QueueId::new(3),
+        offset: QueueOffset::new(4),
+        checkout: CheckoutId::new(5),
+        attempt: 6,
+    }
+}
+
+/// The bytes of the fixed parts above, as they stand inside other things.
+const UNIT: &str = "0102030405060708000000640027a807aabbccddeeff00110000018bcfe56800";
+const HANDLE: &str =
+    "00000000000000020000000000000001000000030000000000000004000000000000000500000006";
+
+/// Bytes in the log live for ever: a difference here is a broken promise, not an outdated test.
+fn golden(command: &Command, expected: &str) {
+    let bytes = command.encode();
+    assert_eq!(hex(&bytes), expected.replace(' ', ""));
+    assert_eq!(&Command::decode(&bytes).unwrap(), command);
+}
+
+fn golden_reply(reply: &Reply, expected: &str) {
+    let bytes = reply.encode();
+    assert_eq!(hex(&bytes), expected.replace(' ', ""));
+    assert_eq!(&Reply::decode(&bytes).unwrap(), reply);
+}
+
+#[test]
+fn schema_commands_keep_their_bytes() {
+    let cluster = ClusterId::new(0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00);
+    golden(
+        &Command::Found(Found { cluster, handle_key: [7; 32] }),
+        &format!("01 01 112233445566778899aabbccddeeff00 {}", "07".repeat(32)),
+    );
+    golden(
+        &Command::CreateTopic(CreateTopic {
+            name: TopicName::new("orders").unwrap(),
+            queues: 8,
+            kinds: vec![MessageKind::Normal, MessageKind::Transaction],
+        }),
+        "01 04 00000006 6f7264657273 00000008 00000002 01 04",
+    );
+    golden(&Command::DeleteTopic { topic: TopicId::new(9) }, "01 05 0000000000000009");
+    golden(
+        &Command::CreateGroup(CreateGroup {
+            name: GroupName::new("g").unwrap(),
+            attempts_max: 16,
+            backoff: vec![Millis::from_secs(1), Millis::from_secs(5)],
+        }),
+        "01 06 00000001 67 00000010 00000002 00000000000003e8 0000000000001388",
+    );
+    golden(&Command::DeleteGroup { group: GroupId::new(9) }, "01 07 0000000000000009");
+    let subscribe =
+        Subscribe { group: GroupId::new(2), topic: TopicId::new(1), expression: "a||b".to_owned() };
+    let fields = "0000000000000002 0000000000000001 00000004 617c7c62";
+    golden(&Command::Subscribe(subscribe.clone()), &format!("01 08 {fields}"));
+    golden(&Command::Unsubscribe(subscribe), &format!("01 09 {fields}"));
+    golden(&Command::Tick { limit: 512 }, "01 0a 00000200");
+    golden(&Command::Audit, "01 0b");
+}
+
+#[test]
+fn publish_keeps_its_bytes_and_lends_its_records() {
+    let item = |record: &'static [u8], record_at| PublishItem {
+        queue: QueueId::new(3),
+        kind: MessageKind::Fifo,
+        id_hash: MessageIdHash::new(0x0f),
+        body_crc: 0xdead_beef,
+        tag_hash: 2_598_919,
+        group_hash: 0x11,
+        record: Bytes::from_static(record),
+        record_at,
+    };
+    let fields = "00000003 02 0000000000000000000000000000000f deadbeef 0027a807 0000000000000011";
+    let publish = Publish {
+        topic: TopicId::new(1),
+        dedup: true,
+        items: vec![item(b"abc", 56), item(b"de", 100)],
+    };
+    let command = Command::Publish(publish);
+    let expected = format!(
+        "01 02 0000000000000001 01 00000002 {fields} 00000003 616263 {fields} 00000002 6465"
+    );
+    golden(&command, &expected);
+
+    // Apply adds `record_at` to the command's place in the log: it must be where the bytes are.
+    let bytes = command.encode();
+    assert_eq!(bytes.len(), size_hint(&command), "publishing must not grow its buffer");
+    let Command::Publish(publish) = Command::decode(&bytes).unwrap() else {
+        panic!("not a publish");
+    };
+    for item in &publish.items {
+        let at = item.record_at as usize;
+        assert_eq!(bytes[at..at + item.record.len()], item.record);
+        assert!(bytes.as_ptr_range().contains(&item.record.as_ptr()), "a copy, not a slice");
+    }
+}
+
+#[test]
+fn deliveries_keep_their_bytes() {
+    let consumer = ClientId::new("c@1").unwrap();
+    let ids = "0000000000000002 0000000000000001";
+    let checkout = Checkout {
+        group: GroupId::new(2),
+        topic: TopicId::new(1),
+        consumer: consumer.clone(),
+        attempt_id: Some("try".to_owned()),
+        invisible: Millis::new(30_000),
+        auto_renew: true,
+        subscription_version: 7,
+        takes: vec![Take {
+            queue: QueueId::new(3),
+            skips: vec![Skip { from: QueueOffset::new(1), to: QueueOffset::new(4) }],
+            grants: vec![Grant { offset: QueueOffset::new(4), unit: unit() }],
+        }],
+    };
+    let deliveries = vec![
+        Delivery::Checkout(checkout),
+        Delivery::Ack(Ack { handle: handle() }),
+        Delivery::Hold(Hold { handle: handle(), invisible: Millis::ZERO }),
+        Delivery::Renew(Renew {
+            checkouts: vec![CheckoutId::new(5)],
+            invisible: Millis::new(60_000),
+        }),
+        Delivery::Release(Release {
+            group: GroupId::new(2),
+            consumer,
+            invisible: Millis::new(1000),
+        }),
+        Delivery::Return(Return { handles: vec![handle()], invisible: Millis::new(1000) }),
+    ];
+    let expected = format!(
+        "01 03 00000006 \
+         01 {ids} 00000003 634031 01 00000003 747279 0000000000007530 01 00000007 00000001 \
+            00000003 00000001 0000000000000001 0000000000000004 00000001 0000000000000004 {UNIT} \
+         02 {HANDLE} \
+         03 {HANDLE} 0000000000000000 \
+         04 00000001 0000000000000005 000000000000ea60 \
+         05 0000000000000002 00000003 634031 00000000000003e8 \
+         06 00000001 {HANDLE} 00000000000003e8"
+    );
+    golden(&Command::Deliveries(deliveries), &expected);
+}
+
+#[test]
+fn replies_keep_their_bytes() {
+    golden_reply(&Reply::Done, "01 01");
+    let published = Published {
+        queue: QueueId::new(3),
+        offset: QueueOffset::new(4),
+        visible: UtcMillis::new(5),
+        repeated: true,
+    };
+    golden_reply(
+        &Reply::Published(vec![published]),
+        "01 02 00000001 00000003 0000000000000004 0000000000000005 01",
+    );
+    let granted = Granted {
+        queue: QueueId::new(3),
+        offset: QueueOffset::new(4),
+        attempt: 2,
+        unit: unit(),
+        checkout: CheckoutId::new(5),
+    };
+    let checked_out = CheckedOut { checkout: CheckoutId::new(5), granted: vec![granted] };
+    golden_reply(
+        &Reply::Deliveries(vec![
+            DeliveryOutcome::CheckedOut(checked_out),
+            DeliveryOutcome::Done,
+            DeliveryOutcome::Stale,
+            DeliveryOutcome::Refused(Refusal::NoGroup { group: GroupId::new(8) }),
+        ]),
+        &format!(
+            "01 03 00000004 \
+             01 0000000000000005 00000001 00000003 0000000000000004 00000002 {UNIT} 0000000000000005 \
+             02 03 04 02 0000000000000008"
+        ),
+    );
+    golden_reply(
+        &Reply::TopicCreated { topic: TopicId::new(1), existed: false },
+        "01 04 0000000000000001 00",
+    );
+    golden_reply(
+        &Reply::GroupCreated { group: GroupId::new(1), existed: true },
+        "01 05 0000000000000001 01",
+    );
+    golden_reply(&Reply::Subscribed { version: 3 }, "01 06 00000003");
+    golden_reply(&Reply::Ticked { fired: 3 }, "01 07 00000003");
+    golden_reply(
+        &Reply::Audited { index: LogIndex::new(9), state_hash: 0xab },
+        "01 08 0000000000000009 00000000000000ab",
+    );
+    golden_reply(
+        &Reply::Refused(Refusal::NoQueue { queue: QueueId::new(9), queues: 8 }),
+        "01 09 03 00000009 00000008",
+    );
+    golden_reply(
+        &Reply::Refused(Refusal::Limit { what: "x".to_owned(), limit: 4 }),
+        "01 09 05 00000001 78 0000000000000004",
+    );
+}
+
+#[test]
+fn refusals_of_bytes_name_what_is_wrong() {
+    let decode = |bytes: &'static [u8]| Command::decode(&Bytes::from_static(bytes)).unwrap_err();
+    assert_eq!(decode(b""), CommandError::Truncated { at: 0, needed: 1, left: 0 });
+    assert_eq!(
+        decode(&[2, AUDIT]),
+        CommandError::Version { what: "a command", found: 2, known: 1 }
+    );
+    assert_eq!(decode(&[1, 200]), CommandError::Kind { what: "the kind of a command", found: 200 });
+    assert_eq!(decode(&[1, AUDIT, 0, 0]), CommandError::Trailing { at: 2, left: 2 });
+    assert_eq!(decode(&[1, TICK, 0]), CommandError::Truncated { at: 2, needed: 4, left: 1 });
+    // A count of 2^32 - 1 must not allocate anything.
+    assert_eq!(
+        decode(&[1, DELIVERIES, 255, 255, 255, 255, 2]),
+        CommandError::Count { at: 2, count: u32::MAX, left: 1 }
+    );
+    assert_eq!(
+        decode(&[1, PUBLISH, 0, 0, 0, 0, 0, 0, 0, 1, 2]),
+        CommandError::Bool { at: 10, found: 2 }
+    );
+    assert_eq!(
+        decode(&[1, CREATE_TOPIC, 0, 0, 0, 2, b'a', 0xff]),
+        CommandError::Utf8 { at: 6, valid: 1 }
+    );
+    assert_eq!(
+        decode(&[1, CREATE_TOPIC, 0, 0, 0, 1, b' ']),
+        CommandError::Name { at: 7, source: NameError::Blank { kind: "topic" } }
+    );
+}

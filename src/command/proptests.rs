@@ -1,0 +1,275 @@
+//! Any command survives its bytes; no bytes make decoding panic.
+
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::base::{
+    CheckoutId, ClientId, ClusterId, GroupName, LogIndex, LogPosition, Millis, QueueId,
+    QueueOffset, TopicName, UtcMillis,
+};
+use crate::message::{MessageIdHash, MessageKind};
+
+fn kind() -> impl Strategy<Value = MessageKind> {
+    (1u8..=4).prop_map(|byte| MessageKind::from_byte(byte).unwrap())
+}
+
+fn client() -> impl Strategy<Value = ClientId> {
+    "[a-z@#\u{e4}]{1,20}".prop_map(|name| ClientId::new(&name).unwrap())
+}
+
+fn unit() -> impl Strategy<Value = Unit> {
+    any::<(u64, u32, u32, u64, u64)>().prop_map(
+        |(position, size, tag_hash, group_hash, visible)| Unit {
+            position: LogPosition::new(position),
+            size,
+            tag_hash,
+            group_hash,
+            visible: UtcMillis::new(visible),
+        },
+    )
+}
+
+fn handle() -> impl Strategy<Value = Handle> {
+    any::<(u64, u64, u32, u64, u64, u32)>().prop_map(
+        |(group, topic, queue, offset, checkout, attempt)| Handle {
+            group: GroupId::new(group),
+            topic: TopicId::new(topic),
+            queue: QueueId::new(queue),
+            offset: QueueOffset::new(offset),
+            checkout: CheckoutId::new(checkout),
+            attempt,
+        },
+    )
+}
+
+fn item() -> impl Strategy<Value = PublishItem> {
+    (any::<(u32, u128, u32, u32, u64)>(), kind(), vec(any::<u8>(), 0..40)).prop_map(
+        |((queue, id, body_crc, tag_hash, group_hash), kind, record)| PublishItem {
+            queue: QueueId::new(queue),
+            kind,
+            id_hash: MessageIdHash::new(id),
+            body_crc,
+            tag_hash,
+            group_hash,
+            record: record.into(),
+            record_at: 0,
+        },
+    )
+}
+
+fn take() -> impl Strategy<Value = Take> {
+    let skip = any::<(u64, u64)>()
+        .prop_map(|(from, to)| Skip { from: QueueOffset::new(from), to: QueueOffset::new(to) });
+    let grant = (any::<u64>(), unit())
+        .prop_map(|(offset, unit)| Grant { offset: QueueOffset::new(offset), unit });
+    (any::<u32>(), vec(skip, 0..3), vec(grant, 0..3)).prop_map(|(queue, skips, grants)| Take {
+        queue: QueueId::new(queue),
+        skips,
+        grants,
+    })
+}
+
+fn checkout() -> impl Strategy<Value = Checkout> {
+    let numbers = any::<(u64, u64, u64, bool, u32)>();
+    (numbers, client(), any::<Option<String>>(), vec(take(), 0..3)).prop_map(
+        |((group, topic, invisible, auto_renew, version), consumer, attempt_id, takes)| Checkout {
+            group: GroupId::new(group),
+            topic: TopicId::new(topic),
+            consumer,
+            attempt_id,
+            invisible: Millis::new(invisible),
+            auto_renew,
+            subscription_version: version,
+            takes,
+        },
+    )
+}
+
+fn delivery() -> impl Strategy<Value = Delivery> {
+    let millis = || any::<u64>().prop_map(Millis::new);
+    prop_oneof![
+        checkout().prop_map(Delivery::Checkout),
+        handle().prop_map(|handle| Delivery::Ack(Ack { handle })),
+        (handle(), millis())
+            .prop_map(|(handle, invisible)| Delivery::Hold(Hold { handle, invisible })),
+        (vec(any::<u64>().prop_map(CheckoutId::new), 0..4), millis())
+            .prop_map(|(checkouts, invisible)| Delivery::Renew(Renew { checkouts, invisible })),
+        (any::<u64>().prop_map(GroupId::new), client(), millis()).prop_map(
+            |(group, consumer, invisible)| Delivery::Release(Release {
+                group,
+                consumer,
+                invisible
+            })
+        ),
+        (vec(handle(), 0..4), millis())
+            .prop_map(|(handles, invisible)| Delivery::Return(Return { handles, invisible })),
+    ]
+}
+
+fn subscribe() -> impl Strategy<Value = Subscribe> {
+    any::<(u64, u64, String)>().prop_map(|(group, topic, expression)| Subscribe {
+        group: GroupId::new(group),
+        topic: TopicId::new(topic),
+        expression,
+    })
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        any::<(u128, [u8; 32])>().prop_map(|(cluster, handle_key)| Command::Found(Found {
+            cluster: ClusterId::new(cluster),
+            handle_key
+        })),
+        (any::<(u64, bool)>(), vec(item(), 0..4)).prop_map(|((topic, dedup), items)| {
+            Command::Publish(Publish { topic: TopicId::new(topic), dedup, items })
+        }),
+        vec(delivery(), 0..6).prop_map(Command::Deliveries),
+        ("[a-z]{1,127}", any::<u32>(), vec(kind(), 0..4)).prop_map(|(name, queues, kinds)| {
+            Command::CreateTopic(CreateTopic {
+                name: TopicName::new(&name).unwrap(),
+                queues,
+                kinds,
+            })
+        }),
+        any::<u64>().prop_map(|topic| Command::DeleteTopic { topic: TopicId::new(topic) }),
+        ("[a-z]{1,120}", any::<u32>(), vec(any::<u64>().prop_map(Millis::new), 0..18)).prop_map(
+            |(name, attempts_max, backoff)| Command::CreateGroup(CreateGroup {
+                name: GroupName::new(&name).unwrap(),
+                attempts_max,
+                backoff,
+            })
+        ),
+        any::<u64>().prop_map(|group| Command::DeleteGroup { group: GroupId::new(group) }),
+        subscribe().prop_map(Command::Subscribe),
+        subscribe().prop_map(Command::Unsubscribe),
+        any::<u32>().prop_map(|limit| Command::Tick { limit }),
+        Just(Command::Audit),
+    ]
+}
+
+fn refusal() -> impl Strategy<Value = Refusal> {
+    prop_oneof![
+        any::<u64>().prop_map(|topic| Refusal::NoTopic { topic: TopicId::new(topic) }),
+        any::<u64>().prop_map(|group| Refusal::NoGroup { group: GroupId::new(group) }),
+        any::<(u32, u32)>()
+            .prop_map(|(queue, queues)| Refusal::NoQueue { queue: QueueId::new(queue), queues }),
+        any::<(String, String)>()
+            .prop_map(|(exists, asked)| Refusal::TopicDiffers { exists, asked }),
+        any::<(String, u64)>().prop_map(|(what, limit)| Refusal::Limit { what, limit }),
+    ]
+}
+
+fn outcome() -> impl Strategy<Value = DeliveryOutcome> {
+    let granted = (any::<(u32, u64, u32, u64)>(), unit()).prop_map(
+        |((queue, offset, attempt, checkout), unit)| Granted {
+            queue: QueueId::new(queue),
+            offset: QueueOffset::new(offset),
+            attempt,
+            unit,
+            checkout: CheckoutId::new(checkout),
+        },
+    );
+    prop_oneof![
+        (any::<u64>(), vec(granted, 0..4)).prop_map(|(checkout, granted)| {
+            let checkout = CheckoutId::new(checkout);
+            DeliveryOutcome::CheckedOut(CheckedOut { checkout, granted })
+        }),
+        Just(DeliveryOutcome::Done),
+        Just(DeliveryOutcome::Stale),
+        refusal().prop_map(DeliveryOutcome::Refused),
+    ]
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let published =
+        any::<(u32, u64, u64, bool)>().prop_map(|(queue, offset, visible, repeated)| Published {
+            queue: QueueId::new(queue),
+            offset: QueueOffset::new(offset),
+            visible: UtcMillis::new(visible),
+            repeated,
+        });
+    prop_oneof![
+        Just(Reply::Done),
+        vec(published, 0..4).prop_map(Reply::Published),
+        vec(outcome(), 0..4).prop_map(Reply::Deliveries),
+        any::<(u64, bool)>().prop_map(|(topic, existed)| Reply::TopicCreated {
+            topic: TopicId::new(topic),
+            existed
+        }),
+        any::<(u64, bool)>().prop_map(|(group, existed)| Reply::GroupCreated {
+            group: GroupId::new(group),
+            existed
+        }),
+        any::<u32>().prop_map(|version| Reply::Subscribed { version }),
+        any::<u32>().prop_map(|fired| Reply::Ticked { fired }),
+        any::<(u64, u64)>().prop_map(|(index, state_hash)| Reply::Audited {
+            index: LogIndex::new(index),
+            state_hash
+        }),
+        refusal().prop_map(Reply::Refused),
+    ]
+}
+
+/// Where records lie is found by decoding; the rest must be equal.
+fn forget_places(mut command: Command) -> Command {
+    if let Command::Publish(publish) = &mut command {
+        for item in &mut publish.items {
+            item.record_at = 0;
+        }
+    }
+    command
+}
+
+proptest! {
+    #[test]
+    fn commands_survive_their_bytes(command in command()) {
+        let bytes = command.encode();
+        let decoded = Command::decode(&bytes).unwrap();
+        prop_assert_eq!(decoded.encode(), bytes);
+        prop_assert_eq!(forget_places(decoded), command);
+    }
+
+    #[test]
+    fn replies_survive_their_bytes(reply in reply()) {
+        prop_assert_eq!(Reply::decode(&reply.encode()).unwrap(), reply);
+    }
+
+    /// Every prefix is refused, so a command that lost its end is never taken for a shorter one.
+    #[test]
+    fn truncated_commands_are_refused(command in command(), cut in any::<prop::sample::Index>()) {
+        let bytes = command.encode();
+        prop_assert!(Command::decode(&bytes.slice(..cut.index(bytes.len()))).is_err());
+    }
+
+    #[test]
+    fn truncated_replies_are_refused(reply in reply(), cut in any::<prop::sample::Index>()) {
+        let bytes = reply.encode();
+        prop_assert!(Reply::decode(&bytes.slice(..cut.index(bytes.len()))).is_err());
+    }
+
+    /// What is accepted has that one form in bytes only.
+    #[test]
+    fn damaged_commands_never_panic(
+        command in command(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let mut bytes = command.encode().to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        let bytes = Bytes::from(bytes);
+        if let Ok(decoded) = Command::decode(&bytes) {
+            prop_assert_eq!(decoded.encode(), bytes);
+        }
+    }
+
+    #[test]
+    fn garbage_never_panics(kind in 0u8..16, tail in vec(any::<u8>(), 0..300)) {
+        let bytes: Bytes = [&[1, kind], tail.as_slice()].concat().into();
+        let _ = Command::decode(&bytes);
+        let _ = Reply::decode(&bytes);
+        let _ = Command::decode(&bytes.slice(1..));
+    }
+}

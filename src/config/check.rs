@@ -1,0 +1,243 @@
+//! From what is written to what holds: every relation between settings, checked in one place.
+
+use std::net::SocketAddr;
+
+use crate::base::{ByteSize, Millis, NodeId};
+use crate::commit_log;
+
+use super::address::HostPort;
+use super::error::RelationError;
+use super::raw::{Raw, RawAdvertise, RawListen, RawLog, RawMember, RawProfile, RawRaft};
+use super::{Advertise, Config, Listen, LogSettings, Member, Profile, RaftSettings};
+
+/// Raft with more voters is slower and not safer.
+const MEMBERS_MAX: usize = 9;
+/// Twice the largest entry (4 MiB, `design.md` section 4), so that any entry fits with room.
+const SEGMENT_MIN: ByteSize = ByteSize::mib(8);
+const SEGMENT_MAX: ByteSize = ByteSize::new(commit_log::SEGMENT_BYTES_MAX);
+const CHECKPOINT_MIN: ByteSize = ByteSize::mib(1);
+const CHECKPOINT_MAX: ByteSize = ByteSize::gib(64);
+const SCRUB_MIN: ByteSize = ByteSize::mib(1);
+const SCRUB_MAX: ByteSize = ByteSize::gib(4);
+const CONNECTIONS_MIN: u32 = 16;
+const CONNECTIONS_MAX: u32 = 1_000_000;
+const HEARTBEAT_MIN: u64 = 10;
+const HEARTBEAT_MAX: u64 = 10_000;
+const ELECTION_MAX: u64 = 60_000;
+
+/// RocketMQ's proxy port for gRPC clients; HTTP as RocketMQ's exporters; the peer port is ours.
+pub(super) const GRPC_PORT: u16 = 8081;
+pub(super) const HTTP_PORT: u16 = 5557;
+pub(super) const PEER_PORT: u16 = 8082;
+
+impl TryFrom<Raw> for Config {
+    type Error = RelationError;
+
+    fn try_from(raw: Raw) -> Result<Self, RelationError> {
+        let profile = match raw.node.profile {
+            Some(RawProfile::Dev) => Profile::Dev,
+            Some(RawProfile::Production) | None => Profile::Production,
+        };
+        let node = match raw.node.id {
+            None => return Err(RelationError::NoNodeId),
+            Some(0) => return Err(RelationError::NodeIdZero),
+            Some(id) => NodeId::new(id),
+        };
+        let data = raw.node.data.filter(|data| !data.as_os_str().is_empty());
+        let data = data.ok_or(RelationError::NoData)?;
+        let members = listed_members(&raw.members)?;
+        let own = own_member(node, &members)?;
+        let listen = listen(&raw.listen)?;
+        let advertise = advertise(raw.advertise, &listen, own)?;
+        let members = if members.is_empty() {
+            vec![Member { node, peer: advertise.peer.clone(), grpc: advertise.grpc.clone() }]
+        } else {
+            members
+        };
+        Ok(Self {
+            node,
+            data,
+            profile,
+            listen,
+            advertise,
+            members,
+            log: log(&raw.log, profile)?,
+            raft: raft(&raw.raft)?,
+            create_on_use: raw.broker.create_on_use.unwrap_or(profile == Profile::Dev),
+            admin_from_anywhere: raw.admin.from_anywhere.unwrap_or(false),
+        })
+    }
+}
+
+fn listed_members(raw: &[RawMember]) -> Result<Vec<Member>, RelationError> {
+    if raw.len() > MEMBERS_MAX {
+        return Err(RelationError::TooManyMembers { count: raw.len(), max: MEMBERS_MAX });
+    }
+    let mut members: Vec<Member> = raw
+        .iter()
+        .map(|member| Member {
+            node: NodeId::new(member.id),
+            peer: member.peer.clone(),
+            grpc: member.grpc.clone(),
+        })
+        .collect();
+    members.sort_by_key(|member| member.node);
+    if members.first().is_some_and(|member| member.node.get() == 0) {
+        return Err(RelationError::NodeIdZero);
+    }
+    for (at, first) in members.iter().enumerate() {
+        for second in &members[at + 1..] {
+            if first.node == second.node {
+                return Err(RelationError::MemberTwice {
+                    node: first.node,
+                    first: first.peer.clone(),
+                    second: second.peer.clone(),
+                });
+            }
+            differ("peer", (first.node, &first.peer), (second.node, &second.peer))?;
+            differ("grpc", (first.node, &first.grpc), (second.node, &second.grpc))?;
+        }
+    }
+    Ok(members)
+}
+
+fn differ(
+    what: &'static str,
+    (first, address): (NodeId, &HostPort),
+    (second, other): (NodeId, &HostPort),
+) -> Result<(), RelationError> {
+    if address == other {
+        return Err(RelationError::AddressTwice { what, address: address.clone(), first, second });
+    }
+    Ok(())
+}
+
+fn own_member(node: NodeId, members: &[Member]) -> Result<Option<&Member>, RelationError> {
+    let own = members.iter().find(|member| member.node == node);
+    if own.is_none() && !members.is_empty() {
+        let list: Vec<String> = members.iter().map(|member| member.node.to_string()).collect();
+        return Err(RelationError::NotAMember { node, members: list.join(", ") });
+    }
+    Ok(own)
+}
+
+fn listen(raw: &RawListen) -> Result<Listen, RelationError> {
+    let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let listen = Listen {
+        grpc: raw.grpc.unwrap_or_else(|| local(GRPC_PORT)),
+        http: raw.http.unwrap_or_else(|| local(HTTP_PORT)),
+        peer: raw.peer.unwrap_or_else(|| local(PEER_PORT)),
+        connections_max: raw.connections_max.unwrap_or(4096),
+    };
+    let ports = [("grpc", listen.grpc), ("http", listen.http), ("peer", listen.peer)];
+    for (at, (first, address)) in ports.into_iter().enumerate() {
+        for (second, other) in ports.into_iter().skip(at + 1) {
+            if clash(address, other) {
+                return Err(RelationError::SamePort { first, second, address, other });
+            }
+        }
+    }
+    let value = listen.connections_max;
+    if !(CONNECTIONS_MIN..=CONNECTIONS_MAX).contains(&value) {
+        return Err(RelationError::Connections {
+            value,
+            min: CONNECTIONS_MIN,
+            max: CONNECTIONS_MAX,
+        });
+    }
+    Ok(listen)
+}
+
+/// Whether binding both would fail. Port 0 is another port each time.
+fn clash(one: SocketAddr, other: SocketAddr) -> bool {
+    let overlap =
+        one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && overlap
+}
+
+fn advertise(
+    raw: RawAdvertise,
+    listen: &Listen,
+    own: Option<&Member>,
+) -> Result<Advertise, RelationError> {
+    Ok(Advertise {
+        grpc: advertised("grpc", raw.grpc, listen.grpc, own.map(|member| &member.grpc))?,
+        peer: advertised("peer", raw.peer, listen.peer, own.map(|member| &member.peer))?,
+    })
+}
+
+fn advertised(
+    what: &'static str,
+    set: Option<HostPort>,
+    listen: SocketAddr,
+    member: Option<&HostPort>,
+) -> Result<HostPort, RelationError> {
+    match (set, member) {
+        (Some(advertise), Some(member)) if advertise != *member => {
+            Err(RelationError::AdvertiseDiffers { what, advertise, member: member.clone() })
+        }
+        (Some(advertise), _) => Ok(advertise),
+        (None, Some(member)) => Ok(member.clone()),
+        (None, None) => {
+            HostPort::of_bound(listen).ok_or(RelationError::NoAdvertise { what, listen })
+        }
+    }
+}
+
+fn log(raw: &RawLog, profile: Profile) -> Result<LogSettings, RelationError> {
+    let segment = raw.segment_bytes.unwrap_or(match profile {
+        Profile::Dev => ByteSize::mib(64),
+        Profile::Production => ByteSize::gib(1),
+    });
+    let checkpoint = raw.checkpoint_bytes.unwrap_or(match profile {
+        Profile::Dev => ByteSize::mib(64),
+        Profile::Production => ByteSize::gib(1),
+    });
+    let scrub_per_second = raw.scrub_bytes_per_second.unwrap_or(ByteSize::mib(64));
+    within("segment_bytes", segment, SEGMENT_MIN, SEGMENT_MAX)?;
+    within("checkpoint_bytes", checkpoint, CHECKPOINT_MIN, CHECKPOINT_MAX)?;
+    within("scrub_bytes_per_second", scrub_per_second, SCRUB_MIN, SCRUB_MAX)?;
+    if checkpoint.get() < segment.get() / 4 {
+        return Err(RelationError::CheckpointBelowSegment { checkpoint, segment });
+    }
+    Ok(LogSettings { segment, checkpoint, scrub_per_second })
+}
+
+fn within(
+    what: &'static str,
+    value: ByteSize,
+    min: ByteSize,
+    max: ByteSize,
+) -> Result<(), RelationError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(RelationError::Size { what, value, min, max })
+}
+
+fn raft(raw: &RawRaft) -> Result<RaftSettings, RelationError> {
+    let heartbeat = raw.heartbeat_ms.unwrap_or(100);
+    let election_min = raw.election_min_ms.unwrap_or(300);
+    let election_max = raw.election_max_ms.unwrap_or(600);
+    if !(HEARTBEAT_MIN..=HEARTBEAT_MAX).contains(&heartbeat) {
+        let (min, max) = (HEARTBEAT_MIN, HEARTBEAT_MAX);
+        return Err(RelationError::Heartbeat { value: heartbeat, min, max });
+    }
+    if election_max > ELECTION_MAX {
+        return Err(RelationError::ElectionTooLong { value: election_max, max: ELECTION_MAX });
+    }
+    if election_min < heartbeat * 2 {
+        return Err(RelationError::ElectionBeforeHeartbeat { election_min, heartbeat });
+    }
+    if election_max <= election_min {
+        return Err(RelationError::ElectionSpread { election_min, election_max });
+    }
+    Ok(RaftSettings {
+        heartbeat: Millis::new(heartbeat),
+        election_min: Millis::new(election_min),
+        election_max: Millis::new(election_max),
+    })
+}
+
+#[cfg(test)]
+mod tests;

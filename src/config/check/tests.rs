@@ -1,0 +1,123 @@
+use super::*;
+use crate::config::{ConfigError, Sources};
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Sources { file: "raftmq.toml".into(), overlays: Vec::new() }.parse(text)
+}
+
+fn broken(text: &str) -> RelationError {
+    match parse(text) {
+        Err(ConfigError::Relation(relation)) => relation,
+        other => panic!("expected a broken relation, got {other:?}"),
+    }
+}
+
+const NODE: &str = "[node]\nid = 2\ndata = \"d\"\n";
+
+fn with(rest: &str) -> String {
+    format!("{NODE}{rest}")
+}
+
+fn member(id: u64, port: u16) -> String {
+    format!("[[members]]\nid = {id}\npeer = \"h:{port}\"\ngrpc = \"h:{}\"\n", port + 1)
+}
+
+#[test]
+fn a_node_alone_needs_an_id_and_a_directory() {
+    let config = parse(NODE).unwrap();
+    assert_eq!(config.profile, Profile::Production);
+    assert_eq!(config.log.segment, ByteSize::gib(1));
+    assert!(!config.create_on_use);
+    assert_eq!(config.members.len(), 1);
+    assert_eq!(config.members[0].grpc, HostPort::loopback(8081));
+    assert_eq!(broken("[node]\ndata = \"d\"\n"), RelationError::NoNodeId);
+    assert_eq!(broken("[node]\nid = 0\ndata = \"d\"\n"), RelationError::NodeIdZero);
+    assert_eq!(broken("[node]\nid = 1\n"), RelationError::NoData);
+    assert_eq!(broken("[node]\nid = 1\ndata = \"\"\n"), RelationError::NoData);
+}
+
+#[test]
+fn the_dev_profile_is_a_set_of_defaults_that_can_be_changed() {
+    let dev = format!("{NODE}profile = \"dev\"\n");
+    let config = parse(&dev).unwrap();
+    assert_eq!(config.log.segment, ByteSize::mib(64));
+    assert!(config.create_on_use);
+    let config = parse(&format!("{dev}[broker]\ncreate_on_use = false\n")).unwrap();
+    assert!(!config.create_on_use);
+    assert!(parse(&format!("{NODE}profile = \"test\"\n")).is_err());
+}
+
+#[test]
+fn members_agree_with_the_node_and_with_each_other() {
+    let three = [member(3, 30), member(1, 10), member(2, 20)].concat();
+    let config = parse(&with(&three)).unwrap();
+    let ids: Vec<u64> = config.members.iter().map(|member| member.node.get()).collect();
+    assert_eq!(ids, [1, 2, 3]);
+    assert_eq!(config.advertise.peer, "h:20".parse().unwrap());
+
+    let not = broken(&with(&[member(1, 10), member(3, 30)].concat()));
+    assert_eq!(not, RelationError::NotAMember { node: NodeId::new(2), members: "1, 3".into() });
+    let twice = broken(&with(&[member(2, 10), member(2, 30)].concat()));
+    assert!(twice.to_string().contains("h:10") && twice.to_string().contains("h:30"), "{twice}");
+    let same = broken(&with(&[member(1, 20), member(2, 20)].concat()));
+    assert!(matches!(same, RelationError::AddressTwice { what: "peer", .. }));
+    let many: String = (1..=10).map(|id| member(id, u16::try_from(id * 10).unwrap())).collect();
+    assert_eq!(broken(&with(&many)), RelationError::TooManyMembers { count: 10, max: 9 });
+}
+
+#[test]
+fn the_advertised_address_is_one_that_others_can_call() {
+    let own = member(2, 20);
+    let differs = broken(&with(&format!("[advertise]\npeer = \"other:20\"\n{own}")));
+    assert!(matches!(differs, RelationError::AdvertiseDiffers { what: "peer", .. }));
+    let nobody = broken(&with("[listen]\ngrpc = \"0.0.0.0:8081\"\n"));
+    assert!(matches!(nobody, RelationError::NoAdvertise { what: "grpc", .. }));
+    let named = "[listen]\ngrpc = \"0.0.0.0:8081\"\n[advertise]\ngrpc = \"name:9\"\n";
+    assert_eq!(parse(&with(named)).unwrap().advertise.grpc, "name:9".parse().unwrap());
+    assert!(parse(&with("[advertise]\ngrpc = \"name\"\n")).is_err());
+}
+
+#[test]
+fn each_listener_has_its_own_port() {
+    let same = broken(&with("[listen]\ngrpc = \"127.0.0.1:7\"\npeer = \"127.0.0.1:7\"\n"));
+    assert!(matches!(same, RelationError::SamePort { first: "grpc", second: "peer", .. }));
+    let covered = broken(&with("[listen]\nhttp = \"0.0.0.0:7\"\npeer = \"127.0.0.1:7\"\n"));
+    assert!(matches!(covered, RelationError::SamePort { first: "http", second: "peer", .. }));
+    let apart = "[listen]\nhttp = \"127.0.0.1:7\"\npeer = \"127.0.0.2:7\"\n";
+    assert!(parse(&with(apart)).is_ok());
+    let few = broken(&with("[listen]\nconnections_max = 1\n"));
+    assert_eq!(few, RelationError::Connections { value: 1, min: 16, max: 1_000_000 });
+}
+
+#[test]
+fn sizes_keep_within_limits_and_to_each_other() {
+    let small = broken(&with("[log]\nsegment_bytes = \"4MiB\"\n"));
+    assert!(small.to_string().contains("4MiB") && small.to_string().contains("8MiB"), "{small}");
+    let rare = broken(&with("[log]\nsegment_bytes = \"1GiB\"\ncheckpoint_bytes = \"64MiB\"\n"));
+    assert_eq!(
+        rare,
+        RelationError::CheckpointBelowSegment {
+            checkpoint: ByteSize::mib(64),
+            segment: ByteSize::gib(1)
+        }
+    );
+    let plain = parse(&with("[log]\nsegment_bytes = 16777216\n")).unwrap();
+    assert_eq!(plain.log.segment, ByteSize::mib(16));
+    assert!(parse(&with("[log]\nsegment_bytes = -1\n")).is_err());
+    let off = broken(&with("[log]\nscrub_bytes_per_second = 0\n"));
+    assert!(matches!(off, RelationError::Size { what: "scrub_bytes_per_second", .. }));
+}
+
+#[test]
+fn elections_wait_for_more_than_one_heartbeat_and_spread() {
+    let early = broken(&with("[raft]\nheartbeat_ms = 200\n"));
+    let expected = RelationError::ElectionBeforeHeartbeat { election_min: 300, heartbeat: 200 };
+    assert_eq!(early, expected);
+    let together = broken(&with("[raft]\nelection_min_ms = 600\n"));
+    let expected = RelationError::ElectionSpread { election_min: 600, election_max: 600 };
+    assert_eq!(together, expected);
+    let long = broken(&with("[raft]\nelection_max_ms = 60001\n"));
+    assert_eq!(long, RelationError::ElectionTooLong { value: 60_001, max: 60_000 });
+    let hasty = broken(&with("[raft]\nheartbeat_ms = 1\n"));
+    assert_eq!(hasty, RelationError::Heartbeat { value: 1, min: 10, max: 10_000 });
+}

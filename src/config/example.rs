@@ -1,0 +1,92 @@
+//! The file that `raftmq config example` prints.
+
+/// A valid file with every setting in it. Settings with a comment sign show their default.
+pub const EXAMPLE: &str = r#"# RaftMQ, one node of a cluster of three. Check it with: raftmq serve --config FILE --check
+#
+# A flag (--set node.id=2) wins over an environment variable (RAFTMQ_NODE__ID=2: section, two
+# underscores, key), which wins over this file. Unknown keys are refused. [[members]] can be set
+# in the file only.
+
+[node]
+# This node's own number, from 1. A wiped disk comes back under a new one.
+id = 1
+# A directory for this node alone; it is locked while the node runs.
+data = "/var/lib/raftmq"
+# "production", or "dev": topics and groups on first use, segments and checkpoints of 64MiB.
+profile = "production"
+
+[listen]
+# Addresses to bind. Clients and the command line use grpc, scrapers and probes use http,
+# the other nodes use peer. The peer port has no authentication: keep it inside.
+grpc = "0.0.0.0:8081"
+http = "127.0.0.1:5557"
+peer = "0.0.0.0:8082"
+# Open connections at once, for each port; 16 to 1000000.
+# connections_max = 4096
+
+[advertise]
+# What others are told: host names or IPv4 addresses. By default this node's entry of
+# [[members]], or else what it binds.
+grpc = "broker-1.example.org:8081"
+peer = "broker-1.example.org:8082"
+
+# All voters, this node among them, the same on all nodes. Without any, the node is alone.
+[[members]]
+id = 1
+peer = "broker-1.example.org:8082"
+grpc = "broker-1.example.org:8081"
+
+[[members]]
+id = 2
+peer = "broker-2.example.org:8082"
+grpc = "broker-2.example.org:8081"
+
+[[members]]
+id = 3
+peer = "broker-3.example.org:8082"
+grpc = "broker-3.example.org:8081"
+
+[log]
+# Size of one segment file, 8MiB to 2GiB. One more is kept ready.
+# segment_bytes = "1GiB"
+# Log between two checkpoints, at least a quarter of a segment. It bounds the replay at start.
+# checkpoint_bytes = "1GiB"
+# How fast sealed segments are read again and checked, 1MiB to 4GiB.
+# scrub_bytes_per_second = "64MiB"
+
+[raft]
+# Milliseconds. A follower that hears nothing for a time between min and max stands for
+# election; min is at least twice the heartbeat.
+# heartbeat_ms = 100
+# election_min_ms = 300
+# election_max_ms = 600
+
+[broker]
+# Create topics and groups when a client first names them. By default true in "dev" only.
+# create_on_use = false
+
+[admin]
+# Answer admin calls to any peer, not only to those of this machine.
+# from_anywhere = false
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Sources};
+    use super::*;
+
+    fn parse(text: &str) -> Config {
+        Sources { file: "example".into(), overlays: Vec::new() }.parse(text).unwrap()
+    }
+
+    #[test]
+    fn the_example_is_valid_and_shows_true_defaults() {
+        let settings = EXAMPLE.lines().map(|line| match line.strip_prefix("# ") {
+            Some(rest) if rest.contains(" = ") => rest,
+            _ => line,
+        });
+        let uncommented: Vec<&str> = settings.collect();
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 26);
+        assert_eq!(parse(&uncommented.join("\n")), parse(EXAMPLE));
+    }
+}

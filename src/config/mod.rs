@@ -1,0 +1,105 @@
+//! What an operator may decide, read once and checked once.
+//!
+//! What it is: a TOML file, overlaid by environment variables, overlaid by flags ([`Sources`]),
+//! turned into a checked [`Config`]. The later source wins: flag, then environment, then file,
+//! then the default of the profile.
+//! Promises: a `Config` that exists is consistent; each broken relation is an error of its own
+//! that shows both values; a key that nothing reads is refused.
+//! Never: a setting that changes what an applied entry means (rule R3), or a re-read while running.
+//! Start reading at [`Config`], then `raw` for the keys and `check` for the relations.
+
+mod address;
+mod check;
+mod error;
+mod example;
+mod raw;
+mod sources;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::base::{ByteSize, Millis, NodeId};
+
+pub use address::{HostPort, HostPortError};
+pub use error::{ConfigError, OverlayError, RelationError};
+pub use example::EXAMPLE;
+pub use sources::{Overlay, Sources};
+
+/// Everything that one node is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub node: NodeId,
+    /// The node's own directory, locked while it runs. Relative paths start at the working
+    /// directory of the process.
+    pub data: PathBuf,
+    pub profile: Profile,
+    pub listen: Listen,
+    pub advertise: Advertise,
+    /// All voters with this node among them, sorted by node.
+    pub members: Vec<Member>,
+    pub log: LogSettings,
+    pub raft: RaftSettings,
+    /// Topics and groups come into being when a client first names them.
+    pub create_on_use: bool,
+    /// Admin calls are answered to any peer, not to loopback peers only.
+    pub admin_from_anywhere: bool,
+}
+
+/// A set of defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Topics and groups on first use, small segments.
+    Dev,
+    /// Nothing comes into being by a typing error; segments of 1 GiB.
+    Production,
+}
+
+impl Profile {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dev => "dev",
+            Self::Production => "production",
+        }
+    }
+}
+
+/// Where the node binds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    pub grpc: SocketAddr,
+    pub http: SocketAddr,
+    pub peer: SocketAddr,
+    /// Open connections at once, for each of the three ports.
+    pub connections_max: u32,
+}
+
+/// What the node tells others about where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advertise {
+    pub grpc: HostPort,
+    pub peer: HostPort,
+}
+
+/// One voter of the broker group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub node: NodeId,
+    pub peer: HostPort,
+    pub grpc: HostPort,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    pub segment: ByteSize,
+    /// Log bytes between two checkpoints of the machine; bounds the replay at start.
+    pub checkpoint: ByteSize,
+    /// Sealed bytes that the scrub reads in a second.
+    pub scrub_per_second: ByteSize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RaftSettings {
+    pub heartbeat: Millis,
+    pub election_min: Millis,
+    pub election_max: Millis,
+}

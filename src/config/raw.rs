@@ -1,0 +1,137 @@
+//! The keys as they are written, all optional, none checked but for its type.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
+
+use crate::base::ByteSize;
+
+use super::address::HostPort;
+
+/// The whole file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Raw {
+    pub(super) node: RawNode,
+    pub(super) listen: RawListen,
+    pub(super) advertise: RawAdvertise,
+    pub(super) members: Vec<RawMember>,
+    pub(super) log: RawLog,
+    pub(super) raft: RawRaft,
+    pub(super) broker: RawBroker,
+    pub(super) admin: RawAdmin,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawNode {
+    pub(super) id: Option<u64>,
+    pub(super) data: Option<PathBuf>,
+    pub(super) profile: Option<RawProfile>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawProfile {
+    Dev,
+    Production,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawListen {
+    pub(super) grpc: Option<SocketAddr>,
+    pub(super) http: Option<SocketAddr>,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) connections_max: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawAdvertise {
+    #[serde(deserialize_with = "host_port_option")]
+    pub(super) grpc: Option<HostPort>,
+    #[serde(deserialize_with = "host_port_option")]
+    pub(super) peer: Option<HostPort>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMember {
+    pub(super) id: u64,
+    #[serde(deserialize_with = "host_port")]
+    pub(super) peer: HostPort,
+    #[serde(deserialize_with = "host_port")]
+    pub(super) grpc: HostPort,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawLog {
+    #[serde(deserialize_with = "size")]
+    pub(super) segment_bytes: Option<ByteSize>,
+    #[serde(deserialize_with = "size")]
+    pub(super) checkpoint_bytes: Option<ByteSize>,
+    #[serde(deserialize_with = "size")]
+    pub(super) scrub_bytes_per_second: Option<ByteSize>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawRaft {
+    pub(super) heartbeat_ms: Option<u64>,
+    pub(super) election_min_ms: Option<u64>,
+    pub(super) election_max_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawBroker {
+    pub(super) create_on_use: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawAdmin {
+    pub(super) from_anywhere: Option<bool>,
+}
+
+fn host_port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HostPort, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+}
+
+fn host_port_option<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<HostPort>, D::Error> {
+    host_port(deserializer).map(Some)
+}
+
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
+    deserializer.deserialize_any(Size).map(Some)
+}
+
+/// A size is `"64MiB"` or a plain number of bytes.
+struct Size;
+
+impl Visitor<'_> for Size {
+    type Value = ByteSize;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a size such as \"64MiB\" or a number of bytes")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<ByteSize, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: Error>(self, bytes: i64) -> Result<ByteSize, E> {
+        let unexpected = Unexpected::Signed(bytes);
+        u64::try_from(bytes).map(ByteSize::new).map_err(|_| E::invalid_value(unexpected, &self))
+    }
+
+    fn visit_u64<E: Error>(self, bytes: u64) -> Result<ByteSize, E> {
+        Ok(ByteSize::new(bytes))
+    }
+}

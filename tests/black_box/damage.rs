@@ -1,0 +1,159 @@
+//! Files of a stopped node that are gone or rotten.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::common::cluster::{Cluster, PATIENCE, Plan, RAFTMQ, gone, kill};
+use crate::common::raw::{Raw, message, receive};
+use crate::common::until;
+
+/// What a node may not lose, beside the segments: its vote, who it is, how far its log reaches at
+/// least, and the checkpoint that its log starts from. All else is derived from the log.
+const KEPT: [&str; 7] = ["vote", "identity", "flushed", "committed", "purged", "restart", "floor"];
+
+/// The smallest that is allowed.
+const SEGMENT_BYTES: &str = "8MiB";
+const BODY_BYTES: usize = 1 << 20;
+
+/// Where a node keeps its log and what it derives from it.
+fn node_data(cluster: &Cluster, node: u64) -> PathBuf {
+    cluster.data().join(format!("node-{node}/data"))
+}
+
+/// Removes every file below the folder that can be derived; the names of what was removed.
+fn remove_derived(folder: &Path) -> Vec<String> {
+    let mut removed = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if !name.ends_with(".log") && !KEPT.contains(&name.as_str()) {
+                fs::remove_file(&path).unwrap();
+                removed.push(name);
+            }
+        }
+    }
+    removed
+}
+
+/// Sends `count` messages of `bytes` each; all must be OK.
+async fn send_many(raw: &mut Raw, topic: &str, prefix: &str, count: usize, bytes: usize) {
+    for n in 0..count {
+        let body = vec![u8::try_from(n % 251).unwrap(); bytes];
+        let (code, text) = raw.send(vec![message(topic, &format!("{prefix}-{n}"), body)]).await;
+        assert_eq!(code, 20000, "message {n}: {text}");
+    }
+}
+
+/// A mixed state: published, in flight, acknowledged.
+async fn receive_and_ack_some(raw: &mut Raw, topic: &str, group: &str) {
+    use raftmq::wire::rocketmq as v2;
+    let (_, messages) = raw.receive(receive(topic, group)).await.unwrap();
+    assert!(!messages.is_empty());
+    for message in messages.iter().step_by(2) {
+        let properties = message.system_properties.as_ref().unwrap();
+        let request = v2::AckMessageRequest {
+            group: crate::common::raw::resource(group),
+            topic: crate::common::raw::resource(topic),
+            entries: vec![v2::AckMessageEntry {
+                message_id: properties.message_id.clone(),
+                receipt_handle: properties.receipt_handle.clone().unwrap(),
+                lite_topic: None,
+            }],
+        };
+        assert_eq!(raw.ack_message(request).await.unwrap().status.unwrap().code, 20000);
+    }
+}
+
+#[tokio::test]
+async fn derived_files_come_back_from_the_log() {
+    let mut cluster = Cluster::start(Plan::of(3));
+    let leader = cluster.leader();
+    let mut raw = Raw::connect(leader.grpc).await;
+    for topic in ["one", "two"] {
+        send_many(&mut raw, topic, topic, 200, 100).await;
+        receive_and_ack_some(&mut raw, topic, "readers").await;
+    }
+    drop(raw);
+    cluster.wait_equal(PATIENCE);
+    cluster.stop();
+
+    let removed = remove_derived(&node_data(&cluster, 1));
+    println!("removed from node 1: {removed:?}");
+    assert!(removed.iter().any(|name| name.starts_with("units-")), "queues are derived");
+
+    // The other two have their files, so equal hashes mean that the log alone gave the same state.
+    cluster.up();
+    cluster.wait_ready(PATIENCE);
+    println!("replicas: {:?}", cluster.wait_equal(PATIENCE));
+
+    // And the state works: what was in flight or never handed out can still be received.
+    let mut raw = Raw::connect(cluster.node(1).grpc).await;
+    let (_, messages) = raw.receive(receive("one", "readers")).await.unwrap();
+    assert!(!messages.is_empty());
+}
+
+/// Segment files of a node, oldest first. Only the last one is not sealed.
+fn segments(data: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(data.join("log")).unwrap().map(|entry| entry.unwrap().path());
+    let is_segment = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
+    let mut found: Vec<_> = files.filter(is_segment).collect();
+    found.sort();
+    found
+}
+
+/// Flips one bit in the middle of the file, which lies in a message's body.
+fn flip_bit(file: &Path) {
+    let mut bytes = fs::read(file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    fs::write(file, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_a_sealed_segment_ends_that_node_and_no_other() {
+    let small = ("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES.to_owned());
+    let cluster = Cluster::start(Plan { environment: vec![small], ..Plan::of(3) });
+    let mut raw = Raw::connect(cluster.leader().grpc).await;
+    send_many(&mut raw, "big", "before", 28, BODY_BYTES).await;
+    cluster.wait_equal(PATIENCE);
+
+    let victim = cluster.a_follower();
+    kill(victim.pid, Signal::KILL);
+    until("the follower is gone", PATIENCE, || gone(victim.pid));
+    let files = segments(&node_data(&cluster, victim.node));
+    assert!(files.len() > 2, "more than two segments: {files:?}");
+    flip_bit(&files[0]);
+
+    // The node alone, as an operator would start it again; the other two are running.
+    let config = cluster.data().join(format!("node-{}/raftmq.toml", victim.node));
+    let log = cluster.folder().join("victim.log");
+    let output = fs::File::create(&log).unwrap();
+    let mut child = Command::new(RAFTMQ)
+        .args(["serve", "--config"])
+        .arg(config)
+        .env("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().unwrap())
+        .stderr(output)
+        .spawn()
+        .unwrap();
+    let status = until("the damaged node ends", Duration::from_secs(60), || {
+        child.try_wait().unwrap().ok_or_else(|| fs::read_to_string(&log).unwrap())
+    });
+    let said = fs::read_to_string(&log).unwrap();
+    println!("the damaged node ended with {status} and said:\n{said}");
+    assert!(!status.success(), "a damaged node must not end as if all were well");
+    let segment = files[0].file_name().unwrap().to_string_lossy().into_owned();
+    assert!(said.contains(&segment), "the segment {segment} is named");
+
+    send_many(&mut raw, "big", "after", 5, 1000).await;
+    println!("the other two go on sending");
+}

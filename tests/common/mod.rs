@@ -1,0 +1,28 @@
+//! What the black-box tests share: real processes, official clients, and waiting for conditions.
+
+pub(crate) mod clients;
+pub(crate) mod cluster;
+pub(crate) mod http;
+pub(crate) mod python;
+pub(crate) mod raw;
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+/// Asks again and again until the answer is `Ok`; panics with the last answer at the deadline.
+pub(crate) fn until<T, E: Debug>(
+    what: &str,
+    within: Duration,
+    mut ask: impl FnMut() -> Result<T, E>,
+) -> T {
+    let start = Instant::now();
+    loop {
+        match ask() {
+            Ok(value) => return value,
+            Err(why) => {
+                assert!(start.elapsed() < within, "{what}: not within {within:?}; last: {why:?}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
