@@ -18,10 +18,10 @@ const SCAN_CHUNK: usize = 256;
 /// nobody wants must not hold the state for long.
 const SCAN_MAX: usize = 8192;
 
-/// All desks of a node. Cheap to clone.
-#[derive(Clone, Debug, Default)]
+/// All desks of a node.
+#[derive(Debug, Default)]
 pub(super) struct Desks {
-    by_group: Arc<Mutex<HashMap<(GroupId, TopicId), Arc<Mutex<Desk>>>>>,
+    by_pair: Mutex<HashMap<(GroupId, TopicId), Arc<Mutex<Desk>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -56,12 +56,12 @@ pub(super) struct Found {
 
 impl Desks {
     pub(super) fn desk(&self, group: GroupId, topic: TopicId) -> Arc<Mutex<Desk>> {
-        self.by_group.lock().entry((group, topic)).or_default().clone()
+        self.by_pair.lock().entry((group, topic)).or_default().clone()
     }
 
     /// At step-down, or when a topic or group is gone.
     pub(super) fn clear(&self) {
-        self.by_group.lock().clear();
+        self.by_pair.lock().clear();
     }
 }
 

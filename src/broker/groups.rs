@@ -91,7 +91,6 @@ impl Broker {
 fn info(state: &State, group: &Group) -> GroupInfo {
     let topics = state
         .topics_of(group.id)
-        .into_iter()
         .filter_map(|topic| {
             let lag = state.lag(group.id, topic);
             let topic = state.topic_by_id(topic)?.name.clone();
