@@ -253,9 +253,10 @@ impl Scan<'_> {
     }
 
     fn nobody_wants(&self, unit: Unit) -> bool {
-        !self.live.iter().any(|filter| {
-            filter.as_ref().is_none_or(|filter| filter.may_match(unit.tag_hash))
-        })
+        !self
+            .live
+            .iter()
+            .any(|filter| filter.as_ref().is_none_or(|filter| filter.may_match(unit.tag_hash)))
     }
 
     fn skip(&mut self, at: QueueOffset) {

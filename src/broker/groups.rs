@@ -17,11 +17,7 @@ const ATTEMPTS_MAX: u32 = 1000;
 
 /// A group as it comes into being when nothing is said of it.
 pub fn default_group(name: &GroupName) -> NewGroup {
-    NewGroup {
-        name: name.clone(),
-        attempts_max: ATTEMPTS_DEFAULT,
-        backoff: DELAY_LEVELS.to_vec(),
-    }
+    NewGroup { name: name.clone(), attempts_max: ATTEMPTS_DEFAULT, backoff: DELAY_LEVELS.to_vec() }
 }
 
 impl Broker {

@@ -79,10 +79,10 @@ fn info(state: &State, topic: &Topic) -> TopicInfo {
 impl Inner {
     /// Afterwards this node's state holds everything that was acknowledged before the call.
     pub(super) async fn catch_up(&self) -> Result<(), Unavailable> {
-        self.group.read_barrier().await.map_err(|error| Unavailable {
-            reason: error.to_string(),
-            outcome_unknown: false,
-        })
+        self.group
+            .read_barrier()
+            .await
+            .map_err(|error| Unavailable { reason: error.to_string(), outcome_unknown: false })
     }
 
     /// The topic exists here afterwards, made on first use where the profile says so.

@@ -118,12 +118,14 @@ impl Node {
         self.warn_of_moved_members(&group);
         let nodes = Arc::clone(&self.live) as _;
         let options = broker_options(&self.config);
-        let (broker, pulse) =
-            Broker::new(self.env.clone(), group.clone(), &bell, nodes, options);
+        let (broker, pulse) = Broker::new(self.env.clone(), group.clone(), &bell, nodes, options);
         assert!(desk.broker.set(broker.clone()).is_ok(), "a node has one broker");
         self.front.start("the broker's pulse", endless(pulse.run()));
         self.front.start("registrations", endless(register(desk, group.clone())));
-        self.front.start("metrics", endless(gauges::keep(metrics::install(), group.clone(), broker.clone())));
+        self.front.start(
+            "metrics",
+            endless(gauges::keep(metrics::install(), group.clone(), broker.clone())),
+        );
         self.serve_clients(broker);
         self.readiness.serving();
         Ok(group)
@@ -243,9 +245,7 @@ impl Node {
 }
 
 async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener, NodeError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| NodeError::Listen { what, address, source })
+    TcpListener::bind(address).await.map_err(|source| NodeError::Listen { what, address, source })
 }
 
 /// The start, unless the replica ends meanwhile.

@@ -333,11 +333,8 @@ impl Group {
         self.stop().await;
         let shared = &self.0;
         if shared.ending.reason().is_none() {
-            let store = LogStore::new(
-                shared.log.clone(),
-                InstalledCell::default(),
-                shared.ending.clone(),
-            );
+            let store =
+                LogStore::new(shared.log.clone(), InstalledCell::default(), shared.ending.clone());
             let checkpoint = shared.machine.write().freeze();
             let left = checkpoints::publish(&store, checkpoint, shared.options.threads);
             match timeout(LAST_CHECKPOINT_DEADLINE, left).await {

@@ -124,8 +124,7 @@ impl Cluster {
     }
 
     fn options(&self, node: u64) -> Options {
-        let mut options =
-            Options::new(NodeId::new(node), self.dir(node), self.members.clone());
+        let mut options = Options::new(NodeId::new(node), self.dir(node), self.members.clone());
         options.log.segment_bytes = 4 << 20;
         options.timing = Timing {
             heartbeat: Millis::new(100),
@@ -229,7 +228,8 @@ impl Cluster {
     pub(super) async fn agree(&self) {
         eventually("all nodes have applied the same", || {
             let mut states = self.running().map(|(_, node)| {
-                node.group.read(|state| (state.applied(), state.hash(), state.units_hash().unwrap()))
+                node.group
+                    .read(|state| (state.applied(), state.hash(), state.units_hash().unwrap()))
             });
             let first = states.next()?;
             states.all(|state| state == first).then_some(())

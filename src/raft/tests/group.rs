@@ -34,10 +34,8 @@ async fn a_group_outlives_its_leader() {
     assert_ne!(cluster.leader().await, first);
 
     cluster.start(first).await.unwrap();
-    eventually("the old leader caught up", || {
-        (cluster.node(first).topics() == 40).then_some(())
-    })
-    .await;
+    eventually("the old leader caught up", || (cluster.node(first).topics() == 40).then_some(()))
+        .await;
     cluster.agree().await;
 }
 
@@ -117,7 +115,8 @@ async fn founding_survives_being_killed() {
     let cluster_id = crate::base::ClusterId::new(77);
     for node in [1, 2] {
         let group = crate::base::BrokerGroupId::new(0);
-        let identity = crate::commit_log::Identity { cluster: cluster_id, group, node: NodeId::new(node) };
+        let identity =
+            crate::commit_log::Identity { cluster: cluster_id, group, node: NodeId::new(node) };
         identity.store(&crate::env::os::OsDisk, &cluster.dir(node)).unwrap();
     }
     for (node, result) in cluster.start_all(&[3, 2, 1]).await {
