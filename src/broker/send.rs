@@ -13,7 +13,7 @@ use crate::message::{
 };
 
 /// What one request may carry, in bytes of records; one request is one entry.
-pub const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024 + 64 * 1024;
+pub(super) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024 + 64 * 1024;
 
 /// What apply has to know of the topic a request goes to.
 struct Target {

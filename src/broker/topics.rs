@@ -12,7 +12,7 @@ use crate::machine::{QUEUES_MAX, State, Topic};
 use crate::message::MessageKind;
 
 /// Topics that one answer lists at most.
-pub const PAGE_MAX: usize = 1000;
+pub(super) const PAGE_MAX: usize = 1000;
 
 impl Broker {
     /// Makes a topic; making it again with the same settings changes nothing.
