@@ -67,7 +67,7 @@ impl Node {
         self.spawn(task).await.unwrap()
     }
 
-    fn spawn<T: Send + 'static>(
+    pub(super) fn spawn<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
@@ -84,11 +84,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<Reply, ProposeError> {
         let group = self.group.clone();
-        let command = Command::CreateTopic(CreateTopic {
-            name: TopicName::new(name).unwrap(),
-            queues: 4,
-            kinds: vec![MessageKind::Normal],
-        });
+        let command = create_topic(name);
         self.on(async move { group.propose(command, deadline).await }).await
     }
 
@@ -251,6 +247,14 @@ impl Cluster {
         })
         .await;
     }
+}
+
+pub(super) fn create_topic(name: &str) -> Command {
+    Command::CreateTopic(CreateTopic {
+        name: TopicName::new(name).unwrap(),
+        queues: 4,
+        kinds: vec![MessageKind::Normal],
+    })
 }
 
 fn index(node: u64) -> usize {
