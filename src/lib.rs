@@ -1,5 +1,7 @@
 #![doc = include_str!("ARCHITECTURE.md")]
 
+#![recursion_limit = "256"]
+
 pub mod base;
 pub mod metrics;
 pub mod env;

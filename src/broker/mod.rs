@@ -85,7 +85,8 @@ pub struct Options {
 pub struct Broker(Arc<Inner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+/// What all clones of a [`Broker`] share.
+pub struct Inner {
     env: Env,
     group: Group,
     nodes: Arc<dyn Nodes>,
