@@ -84,8 +84,8 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Broker(Arc<Inner>);
 
+/// What the clones of a [`Broker`] share; its fields and methods are this room's own.
 #[derive(Debug)]
-/// What all clones of a [`Broker`] share.
 pub struct Inner {
     env: Env,
     group: Group,
