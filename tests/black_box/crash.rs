@@ -18,7 +18,7 @@ const GAP_MAX: Duration = Duration::from_secs(5);
 const READY_AGAIN_WITHIN: Duration = Duration::from_secs(5);
 const WITHIN: Duration = Duration::from_secs(60);
 /// Receipts between two kills, so that each one hits a cluster at work.
-const LOAD_BETWEEN: usize = 50;
+const LOAD_BETWEEN: usize = 200;
 
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
@@ -44,11 +44,15 @@ fn wait_receipts(load: &mut Script, more: usize) {
     });
 }
 
-/// The longest time without an OK around this instant: from the last OK before it, or up to two
-/// seconds later (a receipt may be on the wire when its node dies), to the next one.
-fn gap_at(instant: f64, oks: &[f64]) -> f64 {
-    let pairs = oks.windows(2).filter(|pair| pair[1] > instant && pair[0] < instant + 2.0);
-    pairs.map(|pair| pair[1] - pair[0]).fold(0.0, f64::max)
+/// For each kill, the longest time from one OK to the next that ended between it and the next
+/// kill: the load never rests, so that is the pause it made.
+fn gaps_at(kills: &[f64], oks: &[f64]) -> Vec<f64> {
+    let ends = kills.iter().skip(1).copied().chain([f64::INFINITY]);
+    let gap = |(kill, end): (&f64, f64)| {
+        let pairs = oks.windows(2).filter(|pair| pair[1] > *kill && pair[1] <= end);
+        pairs.map(|pair| pair[1] - pair[0]).fold(0.0, f64::max)
+    };
+    kills.iter().zip(ends).map(gap).collect()
 }
 
 fn kill_leader_and_wait(cluster: &Cluster) -> f64 {
@@ -73,14 +77,13 @@ fn print_gaps(kills: &[f64], sent: &[Sent]) -> Vec<f64> {
         times
     };
     let all = ok_times(&|_| true);
-    let mut gaps: Vec<f64> = kills.iter().map(|kill| gap_at(*kill, &all)).collect();
+    let mut gaps = gaps_at(kills, &all);
     let shown: Vec<_> = gaps.iter().map(|gap| format!("{gap:.3}")).collect();
     println!("gaps without an OK at each kill, in seconds: {}", shown.join(" "));
     let producers: BTreeSet<u64> = sent.iter().map(|send| send.producer).collect();
-    let worst = producers.iter().flat_map(|producer| {
-        let own = ok_times(&|send| send.producer == *producer);
-        kills.iter().map(move |kill| gap_at(*kill, &own)).collect::<Vec<_>>()
-    });
+    let worst = producers
+        .iter()
+        .flat_map(|producer| gaps_at(kills, &ok_times(&|send| send.producer == *producer)));
     println!("worst gap of a single producer: {:.3}", worst.fold(0.0, f64::max));
     gaps.sort_by(f64::total_cmp);
     println!("median {:.3}, longest {:.3}", gaps[gaps.len() / 2], gaps[gaps.len() - 1]);

@@ -1,5 +1,6 @@
 //! Files of a stopped node that are gone or rotten.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,7 +18,16 @@ const KEPT: [&str; 7] = ["vote", "identity", "flushed", "committed", "purged", "
 
 /// The smallest that is allowed.
 const SEGMENT_BYTES: &str = "8MiB";
+const CHECKPOINT_BYTES: &str = "2MiB";
 const BODY_BYTES: usize = 1 << 20;
+
+/// Small, so that there are sealed segments, their indexes, and checkpoints.
+fn small_files() -> Vec<(&'static str, String)> {
+    vec![
+        ("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES.to_owned()),
+        ("RAFTMQ_LOG__CHECKPOINT_BYTES", CHECKPOINT_BYTES.to_owned()),
+    ]
+}
 
 /// Where a node keeps its log and what it derives from it.
 fn node_data(cluster: &Cluster, node: u64) -> PathBuf {
@@ -74,11 +84,11 @@ async fn receive_and_ack_some(raw: &mut Raw, topic: &str, group: &str) {
 
 #[tokio::test]
 async fn derived_files_come_back_from_the_log() {
-    let mut cluster = Cluster::start(Plan::of(3));
+    let mut cluster = Cluster::start(Plan { environment: small_files(), ..Plan::of(3) });
     let leader = cluster.leader();
     let mut raw = Raw::connect(leader.grpc).await;
     for topic in ["one", "two"] {
-        send_many(&mut raw, topic, topic, 200, 100).await;
+        send_many(&mut raw, topic, topic, 200, 50_000).await;
         receive_and_ack_some(&mut raw, topic, "readers").await;
     }
     drop(raw);
@@ -87,7 +97,9 @@ async fn derived_files_come_back_from_the_log() {
 
     let removed = remove_derived(&node_data(&cluster, 1));
     println!("removed from node 1: {removed:?}");
-    assert!(removed.iter().any(|name| name.starts_with("units-")), "queues are derived");
+    for kind in ["units-", "checkpoint-", "0000000"] {
+        assert!(removed.iter().any(|name| name.starts_with(kind)), "no {kind} file was there");
+    }
 
     // The other two have their files, so equal hashes mean that the log alone gave the same state.
     cluster.up();
@@ -102,7 +114,7 @@ async fn derived_files_come_back_from_the_log() {
 
 /// Segment files of a node, oldest first. Only the last one is not sealed.
 fn segments(data: &Path) -> Vec<PathBuf> {
-    let files = fs::read_dir(data.join("log")).unwrap().map(|entry| entry.unwrap().path());
+    let files = fs::read_dir(data.join("group-0/log")).unwrap().map(|entry| entry.unwrap().path());
     let is_segment = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
     let mut found: Vec<_> = files.filter(is_segment).collect();
     found.sort();
@@ -117,12 +129,14 @@ fn flip_bit(file: &Path) {
     fs::write(file, bytes).unwrap();
 }
 
-#[tokio::test]
-async fn a_flipped_bit_in_a_sealed_segment_ends_that_node_and_no_other() {
-    let small = ("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES.to_owned());
-    let cluster = Cluster::start(Plan { environment: vec![small], ..Plan::of(3) });
+/// Damages a follower, starts it again, and sees it end; the other two go on, and nobody is served
+/// the damaged record. What the node said.
+async fn flip_a_bit_of_a_follower(environment: Vec<(&'static str, String)>) -> String {
+    const COUNT: usize = 28;
+    let plan = Plan { environment: environment.clone(), ..Plan::of(3) };
+    let cluster = Cluster::start(plan);
     let mut raw = Raw::connect(cluster.leader().grpc).await;
-    send_many(&mut raw, "big", "before", 28, BODY_BYTES).await;
+    send_many(&mut raw, "big", "before", COUNT, BODY_BYTES).await;
     cluster.wait_equal(PATIENCE);
 
     let victim = cluster.a_follower();
@@ -133,13 +147,12 @@ async fn a_flipped_bit_in_a_sealed_segment_ends_that_node_and_no_other() {
     flip_bit(&files[0]);
 
     // The node alone, as an operator would start it again; the other two are running.
-    let config = cluster.data().join(format!("node-{}/raftmq.toml", victim.node));
     let log = cluster.folder().join("victim.log");
     let output = fs::File::create(&log).unwrap();
     let mut child = Command::new(RAFTMQ)
         .args(["serve", "--config"])
-        .arg(config)
-        .env("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES)
+        .arg(cluster.data().join(format!("node-{}/raftmq.toml", victim.node)))
+        .envs(environment)
         .stdin(Stdio::null())
         .stdout(output.try_clone().unwrap())
         .stderr(output)
@@ -155,5 +168,30 @@ async fn a_flipped_bit_in_a_sealed_segment_ends_that_node_and_no_other() {
     assert!(said.contains(&segment), "the segment {segment} is named");
 
     send_many(&mut raw, "big", "after", 5, 1000).await;
-    println!("the other two go on sending");
+    let mut seen = BTreeSet::new();
+    while seen.len() < COUNT + 5 {
+        let ((code, text), messages) = raw.receive(receive("big", "all")).await.unwrap();
+        assert_eq!(code, 20000, "{} came, then: {text}", seen.len());
+        for message in messages {
+            let equal = message.body.iter().all(|byte| *byte == message.body[0]);
+            let id = message.system_properties.unwrap().message_id;
+            assert!(equal && id.ends_with(&format!("-{}", message.body[0])), "{id} is damaged");
+            seen.insert(id);
+        }
+    }
+    println!("the other two go on, with every message intact");
+    said
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_found_by_the_first_read_and_ends_that_node_alone() {
+    // Without a checkpoint the node reads the whole log when it starts.
+    let environment = vec![("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES.to_owned())];
+    flip_a_bit_of_a_follower(environment).await;
+}
+
+#[tokio::test]
+async fn a_flipped_bit_behind_a_checkpoint_is_found_by_the_scrub() {
+    let said = flip_a_bit_of_a_follower(small_files()).await;
+    assert!(said.contains("scrub"), "who found it is told");
 }
