@@ -1,0 +1,15 @@
+//! RaftMQ from outside: real processes, official clients, raw connections, kill -9.
+//!
+//! One binary, since each one links the whole crate. The figures that the tests print are part of
+//! what they show: run with `--nocapture` to see them.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod crash;
+mod damage;
+mod first_start;
+mod limits;
+mod malformed;
+mod python_client;
+mod storm;

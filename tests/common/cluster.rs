@@ -1,0 +1,353 @@
+//! `raftmq up` as a child process, and what a test does to its nodes.
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{http, until};
+
+pub const RAFTMQ: &str = env!("CARGO_BIN_EXE_raftmq");
+
+/// How long a healthy cluster may take to do anything a test waits for.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Ports of one node: gRPC, HTTP, peer; and the next node's lie ten further.
+const PORTS_PER_NODE: u16 = 3;
+const NODE_STRIDE: u16 = 10;
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub nodes: u16,
+    /// Whether a node that ends is started again.
+    pub restart: bool,
+    pub environment: Vec<(&'static str, String)>,
+}
+
+impl Plan {
+    pub fn of(nodes: u16) -> Self {
+        Self { nodes, restart: false, environment: Vec::new() }
+    }
+}
+
+/// A running `raftmq up`. Everything it started ends with it.
+pub struct Cluster {
+    plan: Plan,
+    base_port: u16,
+    child: Option<Child>,
+    folder: TempDir,
+}
+
+/// One line of `cluster.json`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    pub node: u64,
+    pub pid: i32,
+    pub grpc: SocketAddr,
+    pub http: SocketAddr,
+    pub peer: SocketAddr,
+}
+
+/// One node as `cluster status --output json` tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    pub node: u64,
+    pub role: String,
+    pub term: u64,
+    pub applied: Option<u64>,
+    pub state_hash: Option<String>,
+}
+
+impl Cluster {
+    /// Starts and waits until every node is ready.
+    pub fn start(plan: Plan) -> Self {
+        let base_port = free_ports(plan.nodes);
+        let folder = tempfile::Builder::new().prefix("raftmq-").tempdir().unwrap();
+        let mut cluster = Self { plan, base_port, child: None, folder };
+        cluster.up();
+        cluster.wait_ready(PATIENCE);
+        cluster
+    }
+
+    /// Runs `raftmq up` over the same data; `wait_ready` tells when it serves.
+    pub fn up(&mut self) {
+        assert!(self.child.is_none(), "the cluster is running");
+        // The file of the last run names processes that are gone.
+        let _ = fs::remove_file(self.data().join("cluster.json"));
+        let output = File::options().create(true).append(true).open(self.output_path()).unwrap();
+        let mut command = Command::new(RAFTMQ);
+        command
+            .args(["up", "--nodes", &self.plan.nodes.to_string()])
+            .args(["--base-port", &self.base_port.to_string()])
+            .arg("--data")
+            .arg(self.data())
+            .args(self.plan.restart.then_some("--restart"))
+            .envs(self.plan.environment.iter().map(|(name, value)| (*name, value)))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .process_group(0);
+        self.child = Some(command.spawn().unwrap());
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// Where the output of `up` and of its nodes goes.
+    pub fn output_path(&self) -> PathBuf {
+        self.folder.path().join("output.log")
+    }
+
+    pub fn output(&self) -> String {
+        fs::read_to_string(self.output_path()).unwrap_or_default()
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The nodes as `cluster.json` names them now.
+    pub fn try_nodes(&self) -> Result<Vec<Node>, String> {
+        let path = self.data().join("cluster.json");
+        let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let value: Value = serde_json::from_str(&text).map_err(|e| format!("{e} in {text:?}"))?;
+        let nodes = value["nodes"].as_array().ok_or_else(|| format!("no nodes in {text}"))?;
+        nodes.iter().map(read_node).collect()
+    }
+
+    pub fn nodes(&self) -> Vec<Node> {
+        until("cluster.json names the nodes", PATIENCE, || self.try_nodes())
+    }
+
+    pub fn node(&self, id: u64) -> Node {
+        self.nodes().into_iter().find(|node| node.node == id).unwrap()
+    }
+
+    /// Waits until every node answers 200 on `/readyz`.
+    pub fn wait_ready(&mut self, within: Duration) -> Duration {
+        let start = Instant::now();
+        let expected = usize::from(self.plan.nodes);
+        until("all nodes are ready", within, || {
+            if let Some(status) = self.ended() {
+                return Err(format!("raftmq up ended with {status}; it said:\n{}", self.output()));
+            }
+            let nodes = self.try_nodes()?;
+            if nodes.len() != expected {
+                return Err(format!("{} of {expected} nodes in cluster.json", nodes.len()));
+            }
+            nodes.iter().try_for_each(check_ready)
+        });
+        start.elapsed()
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut().and_then(|child| child.try_wait().unwrap())
+    }
+
+    /// Runs the command-line tool against one node and reads its JSON.
+    pub fn tool(&self, endpoint: SocketAddr, words: &[&str]) -> Result<Value, String> {
+        tool(words.iter().copied().chain([
+            "--endpoint",
+            &endpoint.to_string(),
+            "--output",
+            "json",
+        ]))
+    }
+
+    /// The replicas as one live node sees them.
+    pub fn try_status(&self) -> Result<Vec<Replica>, String> {
+        let live = self.try_nodes()?.into_iter().find(|node| check_ready(node).is_ok());
+        let live = live.ok_or("no node is ready")?;
+        self.status_by(live.grpc)
+    }
+
+    pub fn status_by(&self, endpoint: SocketAddr) -> Result<Vec<Replica>, String> {
+        let value = self.tool(endpoint, &["cluster", "status"])?;
+        let nodes = find_key(&value, "nodes").and_then(Value::as_array);
+        let nodes = nodes.ok_or_else(|| format!("no nodes in {value}"))?;
+        nodes.iter().map(read_replica).collect()
+    }
+
+    /// Waits until one replica leads and all others follow with its applied index and state hash.
+    pub fn wait_equal(&self, within: Duration) -> Vec<Replica> {
+        until("one leader, and all replicas equal", within, || {
+            let replicas = self.try_status()?;
+            let leaders = replicas.iter().filter(|replica| replica.role == "leader").count();
+            let followers = replicas.iter().filter(|replica| replica.role == "follower").count();
+            let first = &replicas[0];
+            let equal = replicas.iter().all(|replica| {
+                replica.applied.is_some()
+                    && replica.state_hash.is_some()
+                    && replica.applied == first.applied
+                    && replica.state_hash == first.state_hash
+            });
+            let complete = replicas.len() == usize::from(self.plan.nodes);
+            if complete && leaders == 1 && leaders + followers == replicas.len() && equal {
+                Ok(replicas)
+            } else {
+                Err(format!("{replicas:?}"))
+            }
+        })
+    }
+
+    /// The node that leads, asked of the cluster itself.
+    pub fn leader(&self) -> Node {
+        let id = until("a leader is known", PATIENCE, || {
+            let replicas = self.try_status()?;
+            let leader = replicas.iter().find(|replica| replica.role == "leader");
+            leader.map(|replica| replica.node).ok_or_else(|| format!("{replicas:?}"))
+        });
+        self.node(id)
+    }
+
+    pub fn a_follower(&self) -> Node {
+        let leader = self.leader();
+        self.nodes().into_iter().find(|node| node.node != leader.node).unwrap()
+    }
+
+    /// kill -9 of `up` and all of its nodes in one call.
+    pub fn kill_all(&mut self) {
+        let mut child = self.child.take().unwrap();
+        let group = Pid::from_child(&child);
+        // Nodes may run in process groups of their own, so each is named as well.
+        let nodes = self.try_nodes().unwrap_or_default();
+        let _ = kill_process_group(group, Signal::KILL);
+        for node in &nodes {
+            kill(node.pid, Signal::KILL);
+        }
+        child.wait().unwrap();
+        for node in nodes {
+            until("a killed node is gone", PATIENCE, || gone(node.pid));
+        }
+    }
+
+    /// SIGTERM to `up`, as an init system would; waits until all of it has ended.
+    pub fn stop(&mut self) -> ExitStatus {
+        let mut child = self.child.take().unwrap();
+        let nodes = self.nodes();
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let status = until("raftmq up ends on SIGTERM", PATIENCE, || {
+            child.try_wait().unwrap().ok_or_else(|| "is running".to_owned())
+        });
+        for node in nodes {
+            until("a stopped node is gone", PATIENCE, || gone(node.pid));
+        }
+        status
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let output = self.output();
+            let tail: Vec<&str> = output.lines().rev().take(60).collect();
+            println!("--- the last lines of raftmq up ---");
+            for line in tail.iter().rev() {
+                println!("{line}");
+            }
+        }
+        let Some(mut child) = self.child.take() else { return };
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        for node in self.try_nodes().unwrap_or_default() {
+            kill(node.pid, Signal::KILL);
+        }
+        let _ = child.wait();
+    }
+}
+
+/// Sends a signal to a process that may be gone already.
+pub fn kill(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// `Ok` once the process has ended. A zombie has ended.
+pub fn gone(pid: i32) -> Result<(), String> {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) if !stat.contains(") Z ") => Err(format!("process {pid} lives")),
+        _ => Ok(()),
+    }
+}
+
+/// Runs the command-line tool and reads its JSON.
+pub fn tool<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Value, String> {
+    let output = Command::new(RAFTMQ).args(words).stdin(Stdio::null()).output().unwrap();
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{}: {said}", output.status));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text).map_err(|e| format!("{e} in {text:?}"))
+}
+
+/// `Ok` when the node answers 200 on `/readyz`.
+pub fn check_ready(node: &Node) -> Result<(), String> {
+    match http::get(node.http, "/readyz") {
+        Ok((200, _)) => Ok(()),
+        Ok((status, body)) => Err(format!("node {} answers {status}: {body}", node.node)),
+        Err(error) => Err(format!("node {}: {error}", node.node)),
+    }
+}
+
+fn read_node(value: &Value) -> Result<Node, String> {
+    let missing = || format!("incomplete node {value}");
+    let address = |key: &str| value[key].as_str()?.parse().ok();
+    Ok(Node {
+        node: value["node"].as_u64().ok_or_else(missing)?,
+        pid: value["pid"].as_i64().and_then(|pid| pid.try_into().ok()).ok_or_else(missing)?,
+        grpc: address("grpc").ok_or_else(missing)?,
+        http: address("http").ok_or_else(missing)?,
+        peer: address("peer").ok_or_else(missing)?,
+    })
+}
+
+fn read_replica(value: &Value) -> Result<Replica, String> {
+    let missing = || format!("incomplete replica {value}");
+    let hash = match &value["state_hash"] {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    };
+    Ok(Replica {
+        node: value["node"].as_u64().ok_or_else(missing)?,
+        role: value["role"].as_str().ok_or_else(missing)?.to_owned(),
+        term: value["term"].as_u64().ok_or_else(missing)?,
+        applied: value["applied"].as_u64(),
+        state_hash: hash,
+    })
+}
+
+/// The first value under this key, wherever it is.
+pub fn find_key<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
+    match value {
+        Value::Object(map) => {
+            map.get(key).or_else(|| map.values().find_map(|inner| find_key(inner, key)))
+        }
+        Value::Array(list) => list.iter().find_map(|inner| find_key(inner, key)),
+        _ => None,
+    }
+}
+
+/// A base port such that every port of every node is free now. Below the range from which the
+/// kernel takes the ports of outgoing connections, so that it stays free.
+fn free_ports(nodes: u16) -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = u16::try_from(std::process::id() % 100).unwrap() * 100;
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    (0..100)
+        .map(|_| 20_000 + (start + NEXT.fetch_add(50, Ordering::Relaxed)) % 10_000)
+        .find(|base| {
+            (0..nodes).all(|n| (0..PORTS_PER_NODE).all(|port| free(base + n * NODE_STRIDE + port)))
+        })
+        .unwrap()
+}

@@ -1,0 +1,157 @@
+//! A connection that says exactly what a test wants said, right or wrong.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost_types::{Duration as ProtoDuration, Timestamp};
+use raftmq::wire::rocketmq as v2;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+use v2::messaging_service_client::MessagingServiceClient;
+use v2::receive_message_response::Content;
+
+/// Larger than anything a test sends on purpose within the limits.
+const MESSAGE_MAX: usize = 256 << 20;
+const RPC_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A client of `apache.rocketmq.v2` without any checks of its own.
+#[derive(Clone, Debug)]
+pub struct Raw {
+    rpc: MessagingServiceClient<Channel>,
+    client_id: Option<&'static str>,
+}
+
+/// Code and text of an answer that is carried inside the response.
+pub type Answer = (i32, String);
+
+pub fn answer(status: Option<v2::Status>) -> Answer {
+    let status = status.expect("every response carries a status");
+    (status.code, status.message)
+}
+
+macro_rules! unary {
+    ($($name:ident($request:ident) -> $response:ident;)*) => {
+        $(pub async fn $name(&mut self, request: v2::$request) -> Result<v2::$response, Status> {
+            let request = self.request(request);
+            Ok(self.rpc.$name(request).await?.into_inner())
+        })*
+    };
+}
+
+impl Raw {
+    pub async fn connect(address: SocketAddr) -> Self {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+        let channel = endpoint.timeout(RPC_TIMEOUT).connect().await.unwrap();
+        let rpc = MessagingServiceClient::new(channel)
+            .max_encoding_message_size(MESSAGE_MAX)
+            .max_decoding_message_size(MESSAGE_MAX);
+        Self { rpc, client_id: Some("raw@1@0@test") }
+    }
+
+    /// The same connection under another client id, or none.
+    pub fn named(&self, client_id: Option<&'static str>) -> Self {
+        Self { rpc: self.rpc.clone(), client_id }
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(id) = self.client_id {
+            request.metadata_mut().insert("x-mq-client-id", id.parse().unwrap());
+        }
+        request
+    }
+
+    unary! {
+        query_route(QueryRouteRequest) -> QueryRouteResponse;
+        heartbeat(HeartbeatRequest) -> HeartbeatResponse;
+        send_message(SendMessageRequest) -> SendMessageResponse;
+        query_assignment(QueryAssignmentRequest) -> QueryAssignmentResponse;
+        ack_message(AckMessageRequest) -> AckMessageResponse;
+        change_invisible_duration(ChangeInvisibleDurationRequest)
+            -> ChangeInvisibleDurationResponse;
+        notify_client_termination(NotifyClientTerminationRequest)
+            -> NotifyClientTerminationResponse;
+    }
+
+    /// The whole stream of one receive.
+    pub async fn receive(
+        &mut self,
+        request: v2::ReceiveMessageRequest,
+    ) -> Result<(Answer, Vec<v2::Message>), Status> {
+        let request = self.request(request);
+        let mut stream = self.rpc.receive_message(request).await?.into_inner();
+        let mut status = None;
+        let mut messages = Vec::new();
+        while let Some(item) = stream.message().await? {
+            match item.content.expect("every item has its content set") {
+                Content::Status(found) => status = Some(found),
+                Content::Message(message) => messages.push(message),
+                Content::DeliveryTimestamp(_) => {}
+            }
+        }
+        Ok((answer(status), messages))
+    }
+
+    /// What the server says first when these commands are all that the client says.
+    pub async fn telemetry(
+        &mut self,
+        commands: Vec<v2::TelemetryCommand>,
+    ) -> Result<Option<v2::TelemetryCommand>, Status> {
+        let request = self.request(tokio_stream::iter(commands));
+        let mut stream = self.rpc.telemetry(request).await?.into_inner();
+        stream.message().await
+    }
+
+    /// Sends and expects it to be refused or taken as a whole.
+    pub async fn send(&mut self, messages: Vec<v2::Message>) -> Answer {
+        answer(self.send_message(v2::SendMessageRequest { messages }).await.unwrap().status)
+    }
+}
+
+pub fn resource(name: &str) -> Option<v2::Resource> {
+    Some(v2::Resource { name: name.to_owned(), ..Default::default() })
+}
+
+pub fn seconds(seconds: i64) -> Option<ProtoDuration> {
+    Some(ProtoDuration { seconds, nanos: 0 })
+}
+
+pub fn now() -> Timestamp {
+    std::time::SystemTime::now().into()
+}
+
+/// A normal message that breaks no rule.
+pub fn message(topic: &str, id: &str, body: impl Into<Bytes>) -> v2::Message {
+    v2::Message {
+        topic: resource(topic),
+        user_properties: HashMap::new(),
+        system_properties: Some(v2::SystemProperties {
+            message_id: id.to_owned(),
+            body_encoding: v2::Encoding::Identity.into(),
+            message_type: v2::MessageType::Normal.into(),
+            born_timestamp: Some(now()),
+            born_host: "127.0.0.1".to_owned(),
+            ..Default::default()
+        }),
+        body: body.into(),
+    }
+}
+
+/// A receive that breaks no rule and waits only briefly.
+pub fn receive(topic: &str, group: &str) -> v2::ReceiveMessageRequest {
+    v2::ReceiveMessageRequest {
+        group: resource(group),
+        message_queue: Some(v2::MessageQueue { topic: resource(topic), ..Default::default() }),
+        filter_expression: Some(v2::FilterExpression {
+            r#type: v2::FilterType::Tag.into(),
+            expression: "*".to_owned(),
+        }),
+        batch_size: 32,
+        invisible_duration: seconds(30),
+        auto_renew: false,
+        long_polling_timeout: seconds(1),
+        attempt_id: None,
+    }
+}
