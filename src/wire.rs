@@ -6,6 +6,7 @@
 #[allow(
     clippy::all,
     clippy::pedantic,
+    clippy::allow_attributes_without_reason,
     unused_qualifications,
     unreachable_pub,
     elided_lifetimes_in_paths,
@@ -20,6 +21,7 @@ pub mod rocketmq {
 #[allow(
     clippy::all,
     clippy::pedantic,
+    clippy::allow_attributes_without_reason,
     unused_qualifications,
     unreachable_pub,
     elided_lifetimes_in_paths,

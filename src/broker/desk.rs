@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::base::{GroupId, QueueId, QueueOffset, TopicId};
 use crate::command::{Grant, Skip, Take, Unit};
 use crate::filter::TagFilter;
-use crate::machine::{QueueView, State};
+use crate::machine::{PENDING_PER_QUEUE_MAX, QueueView, State};
 
 /// Units read from a queue at a time.
 const SCAN_CHUNK: usize = 256;
@@ -69,7 +69,7 @@ impl Desks {
 
 /// One queue's part of a scan.
 struct Scan<'a> {
-    live: &'a [TagFilter],
+    live: &'a [Option<TagFilter>],
     wish: &'a Wish<'a>,
     view: QueueView,
     take: Take,
@@ -94,11 +94,9 @@ impl Desk {
             self.skipped.clear();
             self.skip_version = version;
         }
-        // What cannot be parsed was not written by this version; it may want anything.
-        let live: Vec<TagFilter> = expressions
-            .iter()
-            .map(|text| TagFilter::parse(text).unwrap_or_else(|_| TagFilter::all()))
-            .collect();
+        // `None` is what cannot be parsed: not written by this version, so it may want anything.
+        let live: Vec<Option<TagFilter>> =
+            expressions.iter().map(|text| TagFilter::parse(text).ok()).collect();
         let mut found = Found::default();
         let mut budget = SCAN_MAX;
         for step in 0..wish.queues {
@@ -134,16 +132,17 @@ impl Desk {
             if scan.room == 0 {
                 return Ok(());
             }
-            let (offset, unit, _) = scan.view.ready[index];
-            if !self.is_reserved(queue, offset) && scan.wish.filter.may_match(unit.tag_hash) {
-                scan.grant(offset, unit);
+            let ready = scan.view.ready[index];
+            let wanted = scan.wish.filter.may_match(ready.unit.tag_hash);
+            if wanted && !self.is_reserved(queue, ready.offset) {
+                scan.grant(ready.offset, ready.unit);
             }
         }
         for index in 0..scan.view.free.len() {
             let (from, to) = scan.view.free[index];
             self.scan_range(state, scan, from, to)?;
         }
-        if scan.view.at_cap {
+        if scan.view.in_flight >= PENDING_PER_QUEUE_MAX {
             return Ok(());
         }
         self.scan_new(state, scan)
@@ -254,7 +253,9 @@ impl Scan<'_> {
     }
 
     fn nobody_wants(&self, unit: Unit) -> bool {
-        !self.live.iter().any(|filter| filter.may_match(unit.tag_hash))
+        !self.live.iter().any(|filter| {
+            filter.as_ref().is_none_or(|filter| filter.may_match(unit.tag_hash))
+        })
     }
 
     fn skip(&mut self, at: QueueOffset) {

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use crate::base::{CheckoutId, GroupId, Millis, UtcMillis};
+use crate::base::{CheckoutId, ClientId, GroupId, GroupName, Millis, TopicId, UtcMillis};
 use crate::broker::Broker;
 use crate::broker::clients::CLIENT_EXPIRY;
 use crate::broker::lane::LaneTask;
 use crate::broker::receive::AUTO_RENEW_STEP;
 use crate::broker::remote::Question;
 use crate::command::{Command, Delivery, Release, Renew, Reply, Subscribe};
+use crate::machine::State;
 
 /// Deliveries that one tick ends at most, so that no entry takes long to apply.
 const TICK_LIMIT: u32 = 1024;
@@ -96,8 +97,8 @@ async fn watch(broker: &Broker) {
 /// A new leader has not heard of all clients yet: each holder of a delivery gets a full lease.
 fn lease_all(broker: &Broker) {
     let all = broker.group.read(|state| state.renewals(UtcMillis::new(u64::MAX)));
-    for (_, consumer, _) in all {
-        broker.client_seen(&consumer, super::ClientKind::PushConsumer, None);
+    for renewal in all {
+        broker.client_seen(&renewal.consumer, super::ClientKind::PushConsumer, None);
     }
 }
 
@@ -123,12 +124,12 @@ async fn renew(broker: &Broker) {
     let now = broker.env.clock.monotonic();
     let due = broker.group.read(|state| state.renewals(wall.plus(RENEW_BEFORE)));
     let mut alive: Vec<CheckoutId> = Vec::new();
-    let mut gone: Vec<(GroupId, crate::base::ClientId)> = Vec::new();
-    for (checkout, consumer, group) in due {
-        if !broker.clients.is_alive(&consumer, now) {
-            gone.push((group, consumer));
-        } else if is_renewable(broker, checkout, wall) {
-            alive.push(checkout);
+    let mut gone: Vec<(GroupId, ClientId)> = Vec::new();
+    for renewal in due {
+        if !broker.clients.is_alive(&renewal.consumer, now) {
+            gone.push((renewal.group, renewal.consumer));
+        } else if wall.since(renewal.first) < RENEW_MAX {
+            alive.push(renewal.checkout);
         }
     }
     gone.sort();
@@ -144,12 +145,6 @@ async fn renew(broker: &Broker) {
     }
 }
 
-fn is_renewable(broker: &Broker, checkout: CheckoutId, wall: UtcMillis) -> bool {
-    broker.group.read(|state| {
-        state.checkout(checkout).is_some_and(|info| wall.since(info.first) < RENEW_MAX)
-    })
-}
-
 async fn submit(broker: &Broker, delivery: Delivery) {
     if let Err(error) = broker.lane.submit(delivery).await {
         tracing::debug!(%error, "tried again in the next round");
@@ -158,15 +153,15 @@ async fn submit(broker: &Broker, delivery: Delivery) {
 
 async fn give_up_filters(broker: &Broker) {
     let now = broker.env.clock.monotonic();
-    let unused: Vec<Subscribe> = broker.group.read(|state| {
-        state
-            .all_subscriptions()
-            .filter(|(group, topic, filter)| {
-                !broker.waiters.has(*group, *topic, filter)
-                    && broker.subscriptions.is_unused(*group, *topic, filter, now)
-            })
-            .map(|(group, topic, filter)| Subscribe { group, topic, expression: filter.to_owned() })
-            .collect()
+    let live: Vec<Subscribe> = broker.group.read(|state| {
+        let pairs = state
+            .groups()
+            .flat_map(|group| state.topics_of(group.id).map(move |topic| (group.id, topic)));
+        pairs.flat_map(|(group, topic)| filters(state, group, topic)).collect()
+    });
+    let unused = live.into_iter().filter(|Subscribe { group, topic, expression }| {
+        !broker.waiters.has(*group, *topic, expression)
+            && broker.subscriptions.is_unused(*group, *topic, expression, now)
     });
     for subscribe in unused {
         broker.subscriptions.forget(subscribe.group, subscribe.topic, &subscribe.expression);
@@ -175,6 +170,12 @@ async fn give_up_filters(broker: &Broker) {
             tracing::debug!(%error, "tried again when the filter has been unused for as long again");
         }
     }
+}
+
+fn filters(state: &State, group: GroupId, topic: TopicId) -> Vec<Subscribe> {
+    let (_, expressions) = state.subscriptions(group, topic);
+    let subscribe = |expression: &String| Subscribe { group, topic, expression: expression.clone() };
+    expressions.iter().map(subscribe).collect()
 }
 
 async fn tell_leader(broker: &Broker) {
@@ -193,8 +194,8 @@ impl Broker {
     /// A client said goodbye: what it holds in `group` becomes visible within a second.
     pub async fn client_gone(
         &self,
-        client: &crate::base::ClientId,
-        group: Option<&crate::base::GroupName>,
+        client: &ClientId,
+        group: Option<&GroupName>,
     ) {
         self.clients.forget(client);
         let Some(group) = group else { return };

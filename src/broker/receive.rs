@@ -217,7 +217,7 @@ impl Broker {
     }
 
     fn record(&self, unit: crate::command::Unit) -> Result<Bytes, Declined> {
-        self.group.read_record(unit.position, unit.size).map_err(|error| storage(&error))
+        self.group.log().read_record(unit.position, unit.size).map_err(|error| storage(&error))
     }
 
     fn parcels(&self, wish: &Wish<'_>, granted: &[Granted]) -> Result<Vec<Parcel>, Declined> {
@@ -258,6 +258,8 @@ impl Broker {
         parcels: Vec<Parcel>,
         request: &ReceiveRequest,
     ) -> Result<Vec<Delivered>, ReceiveError> {
+        let labels = [request.topic.as_str(), request.group.as_str()];
+        crate::metrics::MESSAGES_OUT.add(labels, parcels.len() as u64);
         let mut delivered = Vec::with_capacity(parcels.len());
         for parcel in parcels {
             let stored = decode_record(&parcel.record).map_err(|error| Unavailable {
@@ -267,7 +269,6 @@ impl Broker {
                 ),
                 outcome_unknown: false,
             })?;
-            crate::metrics::messages_out(request.topic.as_str(), request.group.as_str());
             delivered.push(Delivered {
                 message: stored.message,
                 queue: parcel.queue,

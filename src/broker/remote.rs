@@ -6,7 +6,7 @@ use crate::base::{
     ClientId, GroupName, LogIndex, Millis, QueueId, QueueOffset, TopicName, UtcMillis,
 };
 use crate::broker::api::ReceiveRequest;
-use crate::command::{CommandError, Reader, Writer};
+use crate::command::{Coded, CommandError, Reader, Writer};
 
 /// What may be asked. The numbers are part of the peer protocol.
 #[derive(Debug)]
@@ -75,11 +75,9 @@ impl Question {
                 units: reader.bool()?,
             },
             SEEN => Self::Seen {
-                consumers: reader.list(|reader| {
-                    ClientId::new(&reader.string()?).map_err(|e| CommandError::invalid(&e))
-                })?,
+                consumers: reader.list(ClientId::read)?,
             },
-            other => return Err(CommandError::invalid(&format!("question {other} is unknown"))),
+            found => return Err(CommandError::Kind { what: "a peer's question", found }),
         };
         reader.end()?;
         Ok(question)
@@ -100,9 +98,9 @@ fn write_receive(writer: &mut Writer, request: &ReceiveRequest) {
 
 fn read_receive(reader: &mut Reader) -> Result<ReceiveRequest, CommandError> {
     Ok(ReceiveRequest {
-        topic: TopicName::new(&reader.string()?).map_err(|e| CommandError::invalid(&e))?,
-        group: GroupName::new(&reader.string()?).map_err(|e| CommandError::invalid(&e))?,
-        client: ClientId::new(&reader.string()?).map_err(|e| CommandError::invalid(&e))?,
+        topic: TopicName::read(reader)?,
+        group: GroupName::read(reader)?,
+        client: ClientId::read(reader)?,
         filter: reader.string()?,
         batch: reader.u32()?,
         invisible: Millis::new(reader.u64()?),
@@ -162,7 +160,7 @@ pub(super) fn decode_parcels(
             reason: reader.string()?,
             outcome_unknown: reader.bool()?,
         }),
-        other => return Err(CommandError::invalid(&format!("answer {other} is unknown"))),
+        found => return Err(CommandError::Kind { what: "a peer's answer", found }),
     };
     reader.end()?;
     Ok(result)

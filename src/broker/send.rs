@@ -43,7 +43,7 @@ impl Broker {
 fn sent(request: &SendRequest, published: &[Published]) -> Vec<Sent> {
     assert_eq!(published.len(), request.messages.len(), "one outcome for each message");
     let first = published.iter().filter(|outcome| !outcome.repeated).count();
-    crate::metrics::messages_in(request.topic.as_str(), first as u64);
+    crate::metrics::MESSAGES_IN.add([request.topic.as_str()], first as u64);
     let outcome = |(message, outcome): (&Message, &Published)| Sent {
         message_id: message.message_id.clone(),
         queue: outcome.queue,

@@ -115,7 +115,7 @@ impl Inner {
             (state.audit(), if units { state.units_hash().ok() } else { None })
         });
         OwnStatus {
-            role: status.role.to_string(),
+            role: status.role.name().to_owned(),
             term: status.term.get(),
             last: status.last.map(LogIndex::get),
             committed: status.committed.map(LogIndex::get),

@@ -99,7 +99,7 @@ impl Client {
 
     /// What every node says of its replica, asked now.
     pub async fn cluster_status(&self) -> Result<Vec<BrokerGroupStatus>, ClientError> {
-        let request = self.request(v1::ClusterStatusRequest {}, CALL_TIMEOUT);
+        let request = self.request(v1::ClusterStatusRequest { units: false }, CALL_TIMEOUT);
         let answer = self.admin().cluster_status(request).await?.into_inner();
         Ok(answer.groups.into_iter().map(broker_group).collect())
     }

@@ -174,14 +174,12 @@ fn message_id() -> String {
 fn received(message: v2::Message) -> Result<Received, ClientError> {
     let system = message.system_properties;
     let system = system.ok_or(ClientError::Incomplete { what: "the system properties" })?;
-    let mut properties: Vec<(String, String)> = message.user_properties.into_iter().collect();
-    properties.sort();
     Ok(Received {
         message_id: system.message_id,
         topic: message.topic.unwrap_or_default().name,
         tag: system.tag,
         keys: system.keys,
-        properties,
+        properties: message.user_properties.into_iter().collect(),
         body: message.body,
         queue: system.queue_id,
         offset: system.queue_offset.unwrap_or(0),

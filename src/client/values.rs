@@ -1,6 +1,7 @@
 //! What goes in and what comes out, in no protocol's words. The field names are the keys of
 //! `--output json` and stay as they are.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,8 +46,7 @@ pub struct Received {
     pub topic: String,
     pub tag: Option<String>,
     pub keys: Vec<String>,
-    /// Sorted by name.
-    pub properties: Vec<(String, String)>,
+    pub properties: BTreeMap<String, String>,
     #[serde(skip)]
     pub body: Bytes,
     pub queue: i32,

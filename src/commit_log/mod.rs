@@ -7,11 +7,54 @@
 //! Never: knows what a command is, retries a failed sync, creates a segment on the append path.
 //! Start reading at `frame`, then `segment`, `segments`, `log`.
 
+mod append;
+mod cut;
+mod damage;
+mod error;
+mod flushed_mark;
+mod flusher;
+mod frame;
+mod identity;
+mod index_file;
+pub mod inspect;
+mod log;
+mod purged;
+mod queue;
+mod read;
+mod recovery;
+mod scrub;
+mod sealed;
+mod segment;
+mod segments;
+mod shared;
+mod small_file;
+mod spare;
+mod stats;
+mod upkeep;
+mod vote_file;
+
+#[cfg(test)]
+mod proptests;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 
 use bytes::Bytes;
 
 use crate::base::{LogIndex, LogPosition, NodeId, Term, UtcMillis};
+
+pub use damage::Damage;
+pub use error::{AppendError, OpenError, PurgeError, ReadError, Stopped, TruncateError};
+pub use flusher::Flusher;
+pub use frame::{FRAME_BODY_MAX, FRAME_HEADER, FrameError};
+pub use identity::{Identity, IdentityError};
+pub use log::{CommitLog, Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+pub use scrub::ScrubProgress;
+pub use segments::{Bounds, SegmentInfo};
+pub use small_file::SmallFileError;
+pub use stats::{LogStats, SYNC_BUCKETS_MICROS};
+pub use upkeep::Upkeep;
 
 /// What a frame holds. Persisted, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -53,14 +53,10 @@ impl TryFrom<Raw> for Config {
         } else {
             members
         };
-        if raw.cluster.id.is_none() && members.len() > 1 {
-            return Err(RelationError::NoClusterId { members: members.len() });
-        }
         Ok(Self {
             node,
             data,
             profile,
-            cluster: raw.cluster.id,
             listen,
             advertise,
             members,

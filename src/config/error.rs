@@ -49,10 +49,6 @@ pub enum RelationError {
     #[error("[[members]] lists {count} nodes; at most {max} vote")]
     TooManyMembers { count: usize, max: usize },
     #[error(
-        "cluster.id is missing, but [[members]] lists {members} nodes; draw 32 hexadecimal digits once and give all of them the same"
-    )]
-    NoClusterId { members: usize },
-    #[error(
         "advertise.{what} is {advertise}, but this node's entry in [[members]] says {member}; they must be equal"
     )]
     AdvertiseDiffers { what: &'static str, advertise: HostPort, member: HostPort },

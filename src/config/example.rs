@@ -15,10 +15,6 @@ data = "/var/lib/raftmq"
 # "production", or "dev": topics and groups on first use, segments and checkpoints of 64MiB.
 profile = "production"
 
-[cluster]
-# 32 hexadecimal digits, drawn once (openssl rand -hex 16) and the same on all nodes.
-id = "5f0c8a51b9e24d07a3b2c49d18e6f703"
-
 [listen]
 # Addresses to bind. Clients and the command line use grpc, scrapers and probes use http,
 # the other nodes use peer. The peer port has no authentication: keep it inside.
@@ -90,7 +86,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 27);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 26);
         assert_eq!(parse(&uncommented.join("\n")), parse(EXAMPLE));
     }
 }

@@ -18,7 +18,7 @@ mod sources;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::base::{ByteSize, ClusterId, Millis, NodeId};
+use crate::base::{ByteSize, Millis, NodeId};
 
 pub use address::{HostPort, HostPortError};
 pub use error::{ConfigError, OverlayError, RelationError};
@@ -33,8 +33,6 @@ pub struct Config {
     /// directory of the process.
     pub data: PathBuf,
     pub profile: Profile,
-    /// Absent only for a cluster of one, which draws its own at the first start.
-    pub cluster: Option<ClusterId>,
     pub listen: Listen,
     pub advertise: Advertise,
     /// All voters with this node among them, sorted by node.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 
-use crate::base::{ByteSize, ClusterId};
+use crate::base::ByteSize;
 
 use super::address::HostPort;
 
@@ -15,7 +15,6 @@ use super::address::HostPort;
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Raw {
     pub(super) node: RawNode,
-    pub(super) cluster: RawCluster,
     pub(super) listen: RawListen,
     pub(super) advertise: RawAdvertise,
     pub(super) members: Vec<RawMember>,
@@ -38,13 +37,6 @@ pub(super) struct RawNode {
 pub(super) enum RawProfile {
     Dev,
     Production,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct RawCluster {
-    #[serde(deserialize_with = "cluster_id")]
-    pub(super) id: Option<ClusterId>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -114,17 +106,6 @@ fn host_port_option<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<HostPort>, D::Error> {
     host_port(deserializer).map(Some)
-}
-
-fn cluster_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ClusterId>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let hexadecimal = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    match u128::from_str_radix(&text, 16) {
-        Ok(id) if hexadecimal && id != 0 => Ok(Some(ClusterId::new(id))),
-        _ => Err(D::Error::custom(format!(
-            "{text:?} is not a cluster id; draw 32 hexadecimal digits once, not all zero"
-        ))),
-    }
 }
 
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {

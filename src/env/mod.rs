@@ -34,6 +34,7 @@ pub enum Open {
 
 /// A place for files. Paths are whole paths; parents must exist.
 pub trait Disk: Send + Sync + Debug {
+    /// Makes a directory and its missing parents; their names are durable at return.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
 
     /// Opens a file; `Open::Read` of a missing file is `NotFound`.
@@ -88,6 +89,10 @@ pub trait File: Send + Sync + Debug {
     fn allocate(&self, len: u64) -> io::Result<()>;
 
     fn len(&self) -> io::Result<u64>;
+
+    /// Whether bytes lent by `read_at` may still be held. Only a file that is not lent out may be
+    /// written over (rule R14); when in doubt the answer is yes.
+    fn lent(&self) -> bool;
 
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)

@@ -1,7 +1,7 @@
 //! What a node says of itself, as values and as bytes.
 //!
 //! ```text
-//! version u8 (1) | node u64 | group u32 | term u64 | leader u8 | port u16
+//! version u8 (1) | node u64 | group u32 | term u64 | leader u8 | committed u64 | port u16
 //! | name: length u16, UTF-8 | host: length u16, UTF-8
 //! ```
 //! Big-endian. Sent between nodes only; never stored.
@@ -22,6 +22,8 @@ pub struct Registration {
     pub term: Term,
     /// Whether it led the group in that term.
     pub leader: bool,
+    /// How many entries it knew to be committed: the index of the last one, plus one.
+    pub committed: u64,
 }
 
 /// Why bytes are no registration.
@@ -48,6 +50,7 @@ impl Registration {
         out.extend(self.group.get().to_be_bytes());
         out.extend(self.term.get().to_be_bytes());
         out.push(u8::from(self.leader));
+        out.extend(self.committed.to_be_bytes());
         out.extend(self.port.to_be_bytes());
         for text in [&self.name, &self.host] {
             let len = u16::try_from(text.len()).expect("names and hosts have at most 253 bytes");
@@ -71,13 +74,14 @@ impl Registration {
             1 => true,
             found => return Err(RegistrationError::Leader { found }),
         };
+        let committed = u64::from_be_bytes(rest.array()?);
         let port = u16::from_be_bytes(rest.array()?);
         let name = rest.text()?;
         let host = rest.text()?;
         if !rest.bytes.is_empty() {
             return Err(RegistrationError::Long { extra: rest.bytes.len() });
         }
-        Ok(Self { node, name, host, port, group, term, leader })
+        Ok(Self { node, name, host, port, group, term, leader, committed })
     }
 }
 
@@ -119,14 +123,15 @@ mod tests {
             group: BrokerGroupId::new(0),
             term: Term::new(7),
             leader: true,
+            committed: 9,
         }
     }
 
     #[test]
     fn the_bytes_are_fixed() {
         let golden = [
-            1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 1, 0x1f, 0x91, 0, 2,
-            b'b', b'3', 0, 1, b'h',
+            1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 1, 0, 0, 0, 0, 0, 0, 0,
+            9, 0x1f, 0x91, 0, 2, b'b', b'3', 0, 1, b'h',
         ];
         assert_eq!(example().encode(), golden);
         assert_eq!(Registration::decode(&golden), Ok(example()));

@@ -105,6 +105,7 @@ mod tests {
             group: GROUP,
             term: Term::new(term),
             leader,
+            committed: 0,
         }
     }
 

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::common::cluster::{Cluster, PATIENCE, Plan, check_ready, kill};
 use crate::common::python::{Got, Script, Sent, acks, count, deliveries, sends};
 use crate::common::raw::{Raw, receive};
-use crate::common::{turn, until};
+use crate::common::until;
 use crate::python_client::wait_drained;
 
 const KILLS: usize = 10;
@@ -100,7 +100,6 @@ fn check_no_acked_again(got: &[Got], acked: &BTreeMap<String, (u64, f64)>) {
 
 #[test]
 fn a_leader_killed_ten_times_under_load_loses_nothing() {
-    let _turn = turn();
     let cluster = Cluster::start(Plan { restart: true, ..Plan::of(3) });
     let at = cluster.nodes()[0].grpc;
     cluster.tool(at, &["topic", "create", "killed", "--queues", "4"]).unwrap();
@@ -178,7 +177,6 @@ async fn places(
 #[tokio::test]
 async fn all_nodes_killed_at_once_keep_every_message_in_its_place() {
     const TOPIC: &str = "everywhere";
-    let _turn = turn();
     let mut cluster = Cluster::start(Plan::of(3));
     let at = cluster.nodes()[0].grpc;
     cluster.tool(at, &["topic", "create", TOPIC, "--queues", "4"]).unwrap();

@@ -9,54 +9,36 @@ use rustix::process::Signal;
 
 use crate::common::cluster::{Cluster, PATIENCE, Plan, RAFTMQ, gone, kill};
 use crate::common::raw::{Raw, message, receive};
-use crate::common::{turn, until};
+use crate::common::until;
 
-/// What a node may not lose: the log, the vote, who it is. All else is derived from the log.
-/// Entries of the broker group's folder, by their beginning.
-const KEPT: [&str; 4] = ["log", "vote", "identity", "floor"];
+/// What a node may not lose, beside the segments: its vote, who it is, how far its log reaches at
+/// least, and the checkpoint that its log starts from. All else is derived from the log.
+const KEPT: [&str; 7] = ["vote", "identity", "flushed", "committed", "purged", "restart", "floor"];
 
-const SEGMENT_BYTES: u64 = 8 << 20;
+/// The smallest that is allowed.
+const SEGMENT_BYTES: &str = "8MiB";
 const BODY_BYTES: usize = 1 << 20;
 
-/// The folder of the node's one broker group.
-fn group_folder(cluster: &Cluster, node: u64) -> PathBuf {
-    let root = cluster.data();
-    let mut folders = vec![root.clone()];
-    let mut found = Vec::new();
+/// Where a node keeps its log and what it derives from it.
+fn node_data(cluster: &Cluster, node: u64) -> PathBuf {
+    cluster.data().join(format!("node-{node}/data"))
+}
+
+/// Removes every file below the folder that can be derived; the names of what was removed.
+fn remove_derived(folder: &Path) -> Vec<String> {
+    let mut removed = Vec::new();
+    let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.file_name().is_some_and(|name| name == "identity") {
-                found.push(folder.clone());
+            } else if !name.ends_with(".log") && !KEPT.contains(&name.as_str()) {
+                fs::remove_file(&path).unwrap();
+                removed.push(name);
             }
         }
-    }
-    found.sort();
-    assert_eq!(found.len(), 3, "one identity file for each node: {found:?}");
-    found[usize::try_from(node).unwrap() - 1].clone()
-}
-
-fn is_kept(path: &Path) -> bool {
-    let name = path.file_name().unwrap().to_string_lossy().into_owned();
-    KEPT.iter().any(|kept| name.starts_with(kept))
-}
-
-/// Removes what can be derived; the names of what was removed.
-fn remove_derived(folder: &Path) -> Vec<String> {
-    let mut removed = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if is_kept(&path) {
-            continue;
-        }
-        if path.is_dir() {
-            fs::remove_dir_all(&path).unwrap();
-        } else {
-            fs::remove_file(&path).unwrap();
-        }
-        removed.push(path.file_name().unwrap().to_string_lossy().into_owned());
     }
     removed
 }
@@ -92,7 +74,6 @@ async fn receive_and_ack_some(raw: &mut Raw, topic: &str, group: &str) {
 
 #[tokio::test]
 async fn derived_files_come_back_from_the_log() {
-    let _turn = turn();
     let mut cluster = Cluster::start(Plan::of(3));
     let leader = cluster.leader();
     let mut raw = Raw::connect(leader.grpc).await;
@@ -104,9 +85,9 @@ async fn derived_files_come_back_from_the_log() {
     cluster.wait_equal(PATIENCE);
     cluster.stop();
 
-    let removed = remove_derived(&group_folder(&cluster, 1));
+    let removed = remove_derived(&node_data(&cluster, 1));
     println!("removed from node 1: {removed:?}");
-    assert!(!removed.is_empty(), "nothing was derived");
+    assert!(removed.iter().any(|name| name.starts_with("units-")), "queues are derived");
 
     // The other two have their files, so equal hashes mean that the log alone gave the same state.
     cluster.up();
@@ -120,15 +101,10 @@ async fn derived_files_come_back_from_the_log() {
 }
 
 /// Segment files of a node, oldest first. Only the last one is not sealed.
-fn segments(folder: &Path) -> Vec<PathBuf> {
-    let is_segment = |path: &PathBuf| {
-        let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
-        stem.len() == 20 && stem.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    let log = folder.join("log");
-    let log = if log.is_dir() { log } else { folder.to_owned() };
-    let mut found: Vec<_> =
-        fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path()).filter(is_segment).collect();
+fn segments(data: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(data.join("log")).unwrap().map(|entry| entry.unwrap().path());
+    let is_segment = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
+    let mut found: Vec<_> = files.filter(is_segment).collect();
     found.sort();
     found
 }
@@ -143,8 +119,7 @@ fn flip_bit(file: &Path) {
 
 #[tokio::test]
 async fn a_flipped_bit_in_a_sealed_segment_ends_that_node_and_no_other() {
-    let _turn = turn();
-    let small = ("RAFTMQ_LOG_SEGMENT_BYTES", SEGMENT_BYTES.to_string());
+    let small = ("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES.to_owned());
     let cluster = Cluster::start(Plan { environment: vec![small], ..Plan::of(3) });
     let mut raw = Raw::connect(cluster.leader().grpc).await;
     send_many(&mut raw, "big", "before", 28, BODY_BYTES).await;
@@ -153,20 +128,18 @@ async fn a_flipped_bit_in_a_sealed_segment_ends_that_node_and_no_other() {
     let victim = cluster.a_follower();
     kill(victim.pid, Signal::KILL);
     until("the follower is gone", PATIENCE, || gone(victim.pid));
-    let folder = group_folder(&cluster, victim.node);
-    let files = segments(&folder);
+    let files = segments(&node_data(&cluster, victim.node));
     assert!(files.len() > 2, "more than two segments: {files:?}");
     flip_bit(&files[0]);
 
     // The node alone, as an operator would start it again; the other two are running.
-    let config = folder.ancestors().map(|folder| folder.join("raftmq.toml")).find(|f| f.exists());
-    let config = config.expect("up writes the configuration of each node");
+    let config = cluster.data().join(format!("node-{}/raftmq.toml", victim.node));
     let log = cluster.folder().join("victim.log");
     let output = fs::File::create(&log).unwrap();
     let mut child = Command::new(RAFTMQ)
         .args(["serve", "--config"])
         .arg(config)
-        .env("RAFTMQ_LOG_SEGMENT_BYTES", SEGMENT_BYTES.to_string())
+        .env("RAFTMQ_LOG__SEGMENT_BYTES", SEGMENT_BYTES)
         .stdin(Stdio::null())
         .stdout(output.try_clone().unwrap())
         .stderr(output)

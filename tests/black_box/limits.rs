@@ -8,7 +8,6 @@ use v2::{Code, MessageType, SystemProperties};
 
 use crate::common::cluster::{Cluster, Plan};
 use crate::common::raw::{Answer, Raw, message, now, receive, seconds};
-use crate::common::turn;
 
 const BODY_MAX: usize = 4 << 20;
 const PROPERTIES_MAX: usize = 128;
@@ -72,8 +71,10 @@ const RESERVED: [&str; 53] = [
     "__LITE_TOPIC",
 ];
 
+type Change = fn(&mut SystemProperties);
+
 /// Checks an answer: its code, and that its text names all of these.
-pub fn check(what: &str, (code, text): &Answer, wanted: Code, names: &[&str]) {
+pub(crate) fn check(what: &str, (code, text): &Answer, wanted: Code, names: &[&str]) {
     assert_eq!(*code, i32::from(wanted), "{what}: {text}");
     if wanted != Code::Ok {
         for name in names {
@@ -104,7 +105,6 @@ async fn one_node() -> (Cluster, Raw) {
 
 #[tokio::test]
 async fn limits_of_a_message_hold_to_the_byte() {
-    let _turn = turn();
     let (_cluster, mut raw) = one_node().await;
 
     let just = send(&mut raw, |m| m.body = vec![1; BODY_MAX].into()).await;
@@ -141,7 +141,6 @@ async fn limits_of_a_message_hold_to_the_byte() {
 
 #[tokio::test]
 async fn texts_of_a_message_follow_the_rules() {
-    let _turn = turn();
     let (_cluster, mut raw) = one_node().await;
     let property = |key: &str, value: &str| {
         let pair = (key.to_owned(), value.to_owned());
@@ -191,7 +190,6 @@ async fn texts_of_a_message_follow_the_rules() {
 
 #[tokio::test]
 async fn times_and_kinds_of_a_message_follow_the_rules() {
-    let _turn = turn();
     let (_cluster, mut raw) = one_node().await;
     let far = Timestamp { seconds: now().seconds + 2 * 86400, nanos: 0 };
     let delay = |at: Timestamp| {
@@ -215,7 +213,7 @@ async fn times_and_kinds_of_a_message_follow_the_rules() {
     check("a recovery after more than an hour", &answer, Code::BadRequest, &["3600", "3601"]);
 
     // A topic of normal messages takes no other kind.
-    let kinds: [(&str, fn(&mut SystemProperties)); 3] = [
+    let kinds: [(&str, Change); 3] = [
         ("fifo", |p| {
             p.message_type = MessageType::Fifo.into();
             p.message_group = Some("g".to_owned());
@@ -231,7 +229,7 @@ async fn times_and_kinds_of_a_message_follow_the_rules() {
         check(kind, &answer, Code::MessagePropertyConflictWithType, &[kind]);
     }
     for (what, change) in [
-        ("a lite topic", (|p| p.lite_topic = Some("lite".to_owned())) as fn(&mut SystemProperties)),
+        ("a lite topic", (|p| p.lite_topic = Some("lite".to_owned())) as Change),
         ("a priority", |p| p.priority = Some(3)),
         ("a negative priority", |p| p.priority = Some(-1)),
         ("an unknown kind", |p| p.message_type = 99),
@@ -245,7 +243,6 @@ async fn times_and_kinds_of_a_message_follow_the_rules() {
 
 #[tokio::test]
 async fn a_request_of_several_messages_is_whole_or_nothing() {
-    let _turn = turn();
     let (_cluster, mut raw) = one_node().await;
     check("no message", &raw.send(vec![]).await, Code::MessageCorrupted, &[]);
 

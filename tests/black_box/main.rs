@@ -3,6 +3,12 @@
 //! One binary, since each one links the whole crate. The figures that the tests print are part of
 //! what they show: run with `--nocapture` to see them.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that cannot go on fails, and its figures are printed"
+)]
+
 #[path = "../common/mod.rs"]
 mod common;
 

@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::common::cluster::{Cluster, PATIENCE, Plan, find_key};
 use crate::common::python::{Content, Got, Script, acks, count, deliveries, sends};
-use crate::common::{turn, until};
+use crate::common::until;
 
 const MESSAGES: usize = 1000;
 const WITHIN: Duration = Duration::from_secs(60);
 
 /// Waits until nothing of the group is to be handed out and nothing is in flight: from then on
 /// nothing can come again.
-pub fn wait_drained(cluster: &Cluster, endpoint: SocketAddr, group: &str) {
+pub(crate) fn wait_drained(cluster: &Cluster, endpoint: SocketAddr, group: &str) {
     until(&format!("group {group} is drained"), PATIENCE, || {
         let value = cluster.tool(endpoint, &["group", "describe", group])?;
         let topics = find_key(&value, "topics").and_then(Value::as_array);
@@ -68,7 +68,6 @@ fn check_once_and_equal(got: &[Got], sent: &BTreeMap<String, Content>) {
 
 #[test]
 fn a_thousand_messages_arrive_once_and_equal_at_both_kinds_of_consumer() {
-    let _turn = turn();
     let cluster = Cluster::start(Plan::of(3));
     let at = cluster.nodes()[0].grpc;
     cluster.tool(at, &["topic", "create", "thousand", "--queues", "4"]).unwrap();
@@ -94,7 +93,6 @@ fn a_thousand_messages_arrive_once_and_equal_at_both_kinds_of_consumer() {
 #[test]
 fn any_node_takes_any_client() {
     const EACH: usize = 30;
-    let _turn = turn();
     let cluster = Cluster::start(Plan::of(3));
     let leader = cluster.leader();
     for node in cluster.nodes() {
@@ -113,7 +111,6 @@ fn any_node_takes_any_client() {
 
 #[test]
 fn a_tag_filter_passes_what_it_names_and_nothing_else() {
-    let _turn = turn();
     let cluster = Cluster::start(Plan::of(1));
     let at = cluster.nodes()[0].grpc;
     let sent = produce(&cluster, at, "tagged", 100);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::cluster::{Cluster, PATIENCE, Plan};
 use crate::common::raw::{Raw, message};
-use crate::common::{turn, until};
+use crate::common::until;
 
 /// How soon everything a bad connection took must be free again.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
@@ -58,7 +58,8 @@ fn endless_message() -> Vec<u8> {
 
 /// What is said on connect; then the connection stays open and silent.
 fn kinds() -> Vec<(&'static str, Vec<u8>)> {
-    let noise: Vec<u8> = (0..4096_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let noise: Vec<u8> =
+        (0..4096_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     vec![
         ("silence", Vec::new()),
         ("noise", noise),
@@ -90,7 +91,6 @@ fn open(address: SocketAddr, say: &[u8]) -> TcpStream {
 
 #[tokio::test]
 async fn bad_connections_leave_nothing_behind() {
-    let _turn = turn();
     let cluster = Cluster::start(Plan::of(3));
     cluster.wait_equal(PATIENCE);
     let nodes = cluster.nodes();

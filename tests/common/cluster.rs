@@ -2,22 +2,25 @@
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{http, until};
 
-pub const RAFTMQ: &str = env!("CARGO_BIN_EXE_raftmq");
+pub(crate) const RAFTMQ: &str = env!("CARGO_BIN_EXE_raftmq");
 
 /// How long a healthy cluster may take to do anything a test waits for.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One cluster at a time: the tests measure times, and the machine may have two cores.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Ports of one node: gRPC, HTTP, peer; and the next node's lie ten further.
 const PORTS_PER_NODE: u16 = 3;
@@ -25,60 +28,65 @@ const NODE_STRIDE: u16 = 10;
 
 /// What to start.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    pub nodes: u16,
+pub(crate) struct Plan {
+    pub(crate) nodes: u16,
     /// Whether a node that ends is started again.
-    pub restart: bool,
-    pub environment: Vec<(&'static str, String)>,
+    pub(crate) restart: bool,
+    pub(crate) environment: Vec<(&'static str, String)>,
 }
 
 impl Plan {
-    pub fn of(nodes: u16) -> Self {
+    pub(crate) fn of(nodes: u16) -> Self {
         Self { nodes, restart: false, environment: Vec::new() }
     }
 }
 
 /// A running `raftmq up`. Everything it started ends with it.
-pub struct Cluster {
+pub(crate) struct Cluster {
     plan: Plan,
     base_port: u16,
     child: Option<Child>,
     folder: TempDir,
+    /// From the start of `raftmq up` until all nodes were ready for the first time.
+    pub(crate) first_ready: Duration,
+    _turn: MutexGuard<'static, ()>,
 }
 
 /// One line of `cluster.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    pub node: u64,
-    pub pid: i32,
-    pub grpc: SocketAddr,
-    pub http: SocketAddr,
-    pub peer: SocketAddr,
+pub(crate) struct Node {
+    pub(crate) node: u64,
+    pub(crate) pid: i32,
+    pub(crate) grpc: SocketAddr,
+    pub(crate) http: SocketAddr,
+    pub(crate) peer: SocketAddr,
 }
 
 /// One node as `cluster status --output json` tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replica {
-    pub node: u64,
-    pub role: String,
-    pub term: u64,
-    pub applied: Option<u64>,
-    pub state_hash: Option<String>,
+pub(crate) struct Replica {
+    pub(crate) node: u64,
+    pub(crate) role: String,
+    pub(crate) term: u64,
+    pub(crate) applied: Option<u64>,
+    pub(crate) state_hash: Option<String>,
 }
 
 impl Cluster {
     /// Starts and waits until every node is ready.
-    pub fn start(plan: Plan) -> Self {
+    pub(crate) fn start(plan: Plan) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let base_port = free_ports(plan.nodes);
         let folder = tempfile::Builder::new().prefix("raftmq-").tempdir().unwrap();
-        let mut cluster = Self { plan, base_port, child: None, folder };
+        let (child, first_ready) = (None, Duration::ZERO);
+        let mut cluster = Self { plan, base_port, child, folder, first_ready, _turn: turn };
         cluster.up();
-        cluster.wait_ready(PATIENCE);
+        cluster.first_ready = cluster.wait_ready(PATIENCE);
         cluster
     }
 
     /// Runs `raftmq up` over the same data; `wait_ready` tells when it serves.
-    pub fn up(&mut self) {
+    pub(crate) fn up(&mut self) {
         assert!(self.child.is_none(), "the cluster is running");
         // The file of the last run names processes that are gone.
         let _ = fs::remove_file(self.data().join("cluster.json"));
@@ -93,30 +101,29 @@ impl Cluster {
             .envs(self.plan.environment.iter().map(|(name, value)| (*name, value)))
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
-            .stderr(output)
-            .process_group(0);
+            .stderr(output);
         self.child = Some(command.spawn().unwrap());
     }
 
-    pub fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
     /// Where the output of `up` and of its nodes goes.
-    pub fn output_path(&self) -> PathBuf {
+    pub(crate) fn output_path(&self) -> PathBuf {
         self.folder.path().join("output.log")
     }
 
-    pub fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         fs::read_to_string(self.output_path()).unwrap_or_default()
     }
 
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
     /// The nodes as `cluster.json` names them now.
-    pub fn try_nodes(&self) -> Result<Vec<Node>, String> {
+    pub(crate) fn try_nodes(&self) -> Result<Vec<Node>, String> {
         let path = self.data().join("cluster.json");
         let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         let value: Value = serde_json::from_str(&text).map_err(|e| format!("{e} in {text:?}"))?;
@@ -124,16 +131,16 @@ impl Cluster {
         nodes.iter().map(read_node).collect()
     }
 
-    pub fn nodes(&self) -> Vec<Node> {
+    pub(crate) fn nodes(&self) -> Vec<Node> {
         until("cluster.json names the nodes", PATIENCE, || self.try_nodes())
     }
 
-    pub fn node(&self, id: u64) -> Node {
+    pub(crate) fn node(&self, id: u64) -> Node {
         self.nodes().into_iter().find(|node| node.node == id).unwrap()
     }
 
     /// Waits until every node answers 200 on `/readyz`.
-    pub fn wait_ready(&mut self, within: Duration) -> Duration {
+    pub(crate) fn wait_ready(&mut self, within: Duration) -> Duration {
         let start = Instant::now();
         let expected = usize::from(self.plan.nodes);
         until("all nodes are ready", within, || {
@@ -154,23 +161,18 @@ impl Cluster {
     }
 
     /// Runs the command-line tool against one node and reads its JSON.
-    pub fn tool(&self, endpoint: SocketAddr, words: &[&str]) -> Result<Value, String> {
-        tool(words.iter().copied().chain([
-            "--endpoint",
-            &endpoint.to_string(),
-            "--output",
-            "json",
-        ]))
+    pub(crate) fn tool(&self, endpoint: SocketAddr, words: &[&str]) -> Result<Value, String> {
+        tool(words.iter().copied().chain(["--endpoint", &endpoint.to_string(), "--output", "json"]))
     }
 
     /// The replicas as one live node sees them.
-    pub fn try_status(&self) -> Result<Vec<Replica>, String> {
+    pub(crate) fn try_status(&self) -> Result<Vec<Replica>, String> {
         let live = self.try_nodes()?.into_iter().find(|node| check_ready(node).is_ok());
         let live = live.ok_or("no node is ready")?;
         self.status_by(live.grpc)
     }
 
-    pub fn status_by(&self, endpoint: SocketAddr) -> Result<Vec<Replica>, String> {
+    pub(crate) fn status_by(&self, endpoint: SocketAddr) -> Result<Vec<Replica>, String> {
         let value = self.tool(endpoint, &["cluster", "status"])?;
         let nodes = find_key(&value, "nodes").and_then(Value::as_array);
         let nodes = nodes.ok_or_else(|| format!("no nodes in {value}"))?;
@@ -178,7 +180,7 @@ impl Cluster {
     }
 
     /// Waits until one replica leads and all others follow with its applied index and state hash.
-    pub fn wait_equal(&self, within: Duration) -> Vec<Replica> {
+    pub(crate) fn wait_equal(&self, within: Duration) -> Vec<Replica> {
         until("one leader, and all replicas equal", within, || {
             let replicas = self.try_status()?;
             let leaders = replicas.iter().filter(|replica| replica.role == "leader").count();
@@ -200,7 +202,7 @@ impl Cluster {
     }
 
     /// The node that leads, asked of the cluster itself.
-    pub fn leader(&self) -> Node {
+    pub(crate) fn leader(&self) -> Node {
         let id = until("a leader is known", PATIENCE, || {
             let replicas = self.try_status()?;
             let leader = replicas.iter().find(|replica| replica.role == "leader");
@@ -209,21 +211,19 @@ impl Cluster {
         self.node(id)
     }
 
-    pub fn a_follower(&self) -> Node {
+    pub(crate) fn a_follower(&self) -> Node {
         let leader = self.leader();
         self.nodes().into_iter().find(|node| node.node != leader.node).unwrap()
     }
 
-    /// kill -9 of `up` and all of its nodes in one call.
-    pub fn kill_all(&mut self) {
+    /// kill -9 of all nodes, at once, and of `up`.
+    pub(crate) fn kill_all(&mut self) {
         let mut child = self.child.take().unwrap();
-        let group = Pid::from_child(&child);
-        // Nodes may run in process groups of their own, so each is named as well.
-        let nodes = self.try_nodes().unwrap_or_default();
-        let _ = kill_process_group(group, Signal::KILL);
+        let nodes = self.nodes();
         for node in &nodes {
             kill(node.pid, Signal::KILL);
         }
+        child.kill().unwrap();
         child.wait().unwrap();
         for node in nodes {
             until("a killed node is gone", PATIENCE, || gone(node.pid));
@@ -231,7 +231,7 @@ impl Cluster {
     }
 
     /// SIGTERM to `up`, as an init system would; waits until all of it has ended.
-    pub fn stop(&mut self) -> ExitStatus {
+    pub(crate) fn stop(&mut self) -> ExitStatus {
         let mut child = self.child.take().unwrap();
         let nodes = self.nodes();
         kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
@@ -248,31 +248,39 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let output = self.output();
-            let tail: Vec<&str> = output.lines().rev().take(60).collect();
-            println!("--- the last lines of raftmq up ---");
-            for line in tail.iter().rev() {
-                println!("{line}");
+            print_tail(&self.output_path());
+            for node in 1..=self.plan.nodes {
+                print_tail(&self.data().join(format!("node-{node}/log.txt")));
             }
         }
         let Some(mut child) = self.child.take() else { return };
-        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        // Each node leads a process group of its own.
         for node in self.try_nodes().unwrap_or_default() {
             kill(node.pid, Signal::KILL);
         }
+        let _ = child.kill();
         let _ = child.wait();
     }
 }
 
+/// The end of a log file, for a test that fails.
+pub(crate) fn print_tail(file: &Path) {
+    const LINES: usize = 30;
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let skipped = text.lines().count().saturating_sub(LINES);
+    println!("--- the end of {} ---", file.display());
+    text.lines().skip(skipped).for_each(|line| println!("{line}"));
+}
+
 /// Sends a signal to a process that may be gone already.
-pub fn kill(pid: i32, signal: Signal) {
+pub(crate) fn kill(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = kill_process(pid, signal);
     }
 }
 
 /// `Ok` once the process has ended. A zombie has ended.
-pub fn gone(pid: i32) -> Result<(), String> {
+pub(crate) fn gone(pid: i32) -> Result<(), String> {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) if !stat.contains(") Z ") => Err(format!("process {pid} lives")),
         _ => Ok(()),
@@ -280,7 +288,7 @@ pub fn gone(pid: i32) -> Result<(), String> {
 }
 
 /// Runs the command-line tool and reads its JSON.
-pub fn tool<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Value, String> {
+pub(crate) fn tool<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Value, String> {
     let output = Command::new(RAFTMQ).args(words).stdin(Stdio::null()).output().unwrap();
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
@@ -291,7 +299,7 @@ pub fn tool<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Value, Strin
 }
 
 /// `Ok` when the node answers 200 on `/readyz`.
-pub fn check_ready(node: &Node) -> Result<(), String> {
+pub(crate) fn check_ready(node: &Node) -> Result<(), String> {
     match http::get(node.http, "/readyz") {
         Ok((200, _)) => Ok(()),
         Ok((status, body)) => Err(format!("node {} answers {status}: {body}", node.node)),
@@ -328,7 +336,7 @@ fn read_replica(value: &Value) -> Result<Replica, String> {
 }
 
 /// The first value under this key, wherever it is.
-pub fn find_key<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
+pub(crate) fn find_key<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
     match value {
         Value::Object(map) => {
             map.get(key).or_else(|| map.values().find_map(|inner| find_key(inner, key)))

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::cluster::print_tail;
 use super::{clients, until};
 
 /// Enough for the client's own shutdown, which waits for its polls.
 const END_PATIENCE: Duration = Duration::from_secs(40);
 
 /// A running script. It ends when its standard input closes; it is killed when dropped.
-pub struct Script {
+pub(crate) struct Script {
     name: String,
     child: Child,
     out: PathBuf,
@@ -25,15 +26,14 @@ pub struct Script {
 
 impl Script {
     /// Runs `tests/clients/python/<name>.py`; its output goes to a file named `label` in `folder`.
-    pub fn start(name: &str, folder: &Path, label: &str, words: &[&str]) -> Self {
+    pub(crate) fn start(name: &str, folder: &Path, label: &str, words: &[&str]) -> Self {
         let out = folder.join(format!("{label}.jsonl"));
         let home = folder.join(format!("{label}.home"));
         fs::create_dir_all(&home).unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR"));
         let output = File::create(folder.join(format!("{label}.log"))).unwrap();
         let child = Command::new(clients::python())
             .arg("-B")
-            .arg(source.join("tests/clients/python").join(name).with_extension("py"))
+            .arg(clients::python_script(&format!("{name}.py")))
             .arg("--out")
             .arg(&out)
             .args(words)
@@ -48,7 +48,7 @@ impl Script {
     }
 
     /// All whole lines so far.
-    pub fn lines(&mut self) -> &[Value] {
+    pub(crate) fn lines(&mut self) -> &[Value] {
         let mut text = String::new();
         if let Ok(mut file) = File::open(&self.out) {
             file.seek(SeekFrom::Start(self.read_to)).unwrap();
@@ -64,7 +64,7 @@ impl Script {
     }
 
     /// Waits until what it wrote makes `enough` true.
-    pub fn wait(&mut self, what: &str, within: Duration, enough: impl Fn(&[Value]) -> bool) {
+    pub(crate) fn wait(&mut self, what: &str, within: Duration, enough: impl Fn(&[Value]) -> bool) {
         until(what, within, || {
             let ended = self.child.try_wait().unwrap();
             let lines = self.lines();
@@ -77,7 +77,7 @@ impl Script {
     }
 
     /// Closes its input and waits until it has ended; all that it wrote.
-    pub fn finish(mut self) -> Vec<Value> {
+    pub(crate) fn finish(mut self) -> Vec<Value> {
         drop(self.child.stdin.take());
         let name = self.name.clone();
         let status = until(&format!("{name} ends"), END_PATIENCE, || {
@@ -94,45 +94,50 @@ impl Drop for Script {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            let log = fs::read_to_string(self.out.with_extension("log")).unwrap_or_default();
-            let tail: Vec<&str> = log.lines().rev().take(20).collect();
-            println!("--- the last lines of {} ---", self.name);
-            for line in tail.iter().rev() {
-                println!("{line}");
-            }
+            print_tail(&self.out.with_extension("log"));
         }
     }
 }
 
+/// Runs a program that ends by itself; what it printed.
+pub(crate) fn run(file: &Path, home: &Path) -> String {
+    let mut command = Command::new(clients::python());
+    let child = command.arg("-B").arg(file).env("HOME", home).env("PYTHONIOENCODING", "utf-8");
+    let output = child.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} ended with {}: {said}", file.display(), output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 /// A send that `produce.py` noted.
 #[derive(Clone, Debug)]
-pub struct Sent {
-    pub id: String,
-    pub producer: u64,
-    pub offset: Option<i64>,
-    pub error: Option<String>,
-    pub content: Content,
+pub(crate) struct Sent {
+    pub(crate) id: String,
+    pub(crate) producer: u64,
+    pub(crate) offset: Option<i64>,
+    pub(crate) error: Option<String>,
+    pub(crate) content: Content,
     /// Seconds since 1970 at the end of the call.
-    pub to: f64,
+    pub(crate) to: f64,
 }
 
 /// A delivery that `consume.py` noted.
 #[derive(Clone, Debug)]
-pub struct Got {
-    pub id: String,
-    pub attempt: u64,
-    pub asked: f64,
-    pub corrupted: bool,
-    pub content: Content,
+pub(crate) struct Got {
+    pub(crate) id: String,
+    pub(crate) attempt: u64,
+    pub(crate) asked: f64,
+    pub(crate) corrupted: bool,
+    pub(crate) content: Content,
 }
 
 /// What must come out as it went in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Content {
-    pub body: String,
-    pub tag: String,
-    pub keys: Value,
-    pub properties: Value,
+pub(crate) struct Content {
+    pub(crate) body: String,
+    pub(crate) tag: String,
+    pub(crate) keys: Value,
+    pub(crate) properties: Value,
 }
 
 impl Content {
@@ -151,7 +156,7 @@ fn text(line: &Value, key: &str) -> String {
 }
 
 /// What the producer was told, OK or not.
-pub fn sends(lines: &[Value]) -> Vec<Sent> {
+pub(crate) fn sends(lines: &[Value]) -> Vec<Sent> {
     let sends = lines.iter().filter(|line| line.get("number").is_some());
     sends
         .map(|line| Sent {
@@ -165,7 +170,7 @@ pub fn sends(lines: &[Value]) -> Vec<Sent> {
         .collect()
 }
 
-pub fn deliveries(lines: &[Value]) -> Vec<Got> {
+pub(crate) fn deliveries(lines: &[Value]) -> Vec<Got> {
     let got = lines.iter().filter(|line| line["event"] == "got");
     got.map(|line| Got {
         id: text(line, "id"),
@@ -178,7 +183,7 @@ pub fn deliveries(lines: &[Value]) -> Vec<Got> {
 }
 
 /// Acknowledgements that were answered OK: message id to (attempt, seconds since 1970).
-pub fn acks(lines: &[Value]) -> BTreeMap<String, (u64, f64)> {
+pub(crate) fn acks(lines: &[Value]) -> BTreeMap<String, (u64, f64)> {
     let acked = lines.iter().filter(|line| line["event"] == "acked");
     acked
         .map(|line| {
@@ -188,6 +193,6 @@ pub fn acks(lines: &[Value]) -> BTreeMap<String, (u64, f64)> {
 }
 
 /// How many lines tell of this event.
-pub fn count(lines: &[Value], event: &str) -> usize {
+pub(crate) fn count(lines: &[Value], event: &str) -> usize {
     lines.iter().filter(|line| line["event"] == event).count()
 }

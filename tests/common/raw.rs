@@ -18,22 +18,22 @@ const RPC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client of `apache.rocketmq.v2` without any checks of its own.
 #[derive(Clone, Debug)]
-pub struct Raw {
+pub(crate) struct Raw {
     rpc: MessagingServiceClient<Channel>,
     client_id: Option<&'static str>,
 }
 
 /// Code and text of an answer that is carried inside the response.
-pub type Answer = (i32, String);
+pub(crate) type Answer = (i32, String);
 
-pub fn answer(status: Option<v2::Status>) -> Answer {
+pub(crate) fn answer(status: Option<v2::Status>) -> Answer {
     let status = status.expect("every response carries a status");
     (status.code, status.message)
 }
 
 macro_rules! unary {
     ($($name:ident($request:ident) -> $response:ident;)*) => {
-        $(pub async fn $name(&mut self, request: v2::$request) -> Result<v2::$response, Status> {
+        $(pub(crate) async fn $name(&mut self, request: v2::$request) -> Result<v2::$response, Status> {
             let request = self.request(request);
             Ok(self.rpc.$name(request).await?.into_inner())
         })*
@@ -41,7 +41,7 @@ macro_rules! unary {
 }
 
 impl Raw {
-    pub async fn connect(address: SocketAddr) -> Self {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let channel = endpoint.timeout(RPC_TIMEOUT).connect().await.unwrap();
         let rpc = MessagingServiceClient::new(channel)
@@ -51,7 +51,7 @@ impl Raw {
     }
 
     /// The same connection under another client id, or none.
-    pub fn named(&self, client_id: Option<&'static str>) -> Self {
+    pub(crate) fn named(&self, client_id: Option<&'static str>) -> Self {
         Self { rpc: self.rpc.clone(), client_id }
     }
 
@@ -76,7 +76,7 @@ impl Raw {
     }
 
     /// The whole stream of one receive.
-    pub async fn receive(
+    pub(crate) async fn receive(
         &mut self,
         request: v2::ReceiveMessageRequest,
     ) -> Result<(Answer, Vec<v2::Message>), Status> {
@@ -95,7 +95,7 @@ impl Raw {
     }
 
     /// What the server says first when these commands are all that the client says.
-    pub async fn telemetry(
+    pub(crate) async fn telemetry(
         &mut self,
         commands: Vec<v2::TelemetryCommand>,
     ) -> Result<Option<v2::TelemetryCommand>, Status> {
@@ -105,25 +105,25 @@ impl Raw {
     }
 
     /// Sends and expects it to be refused or taken as a whole.
-    pub async fn send(&mut self, messages: Vec<v2::Message>) -> Answer {
+    pub(crate) async fn send(&mut self, messages: Vec<v2::Message>) -> Answer {
         answer(self.send_message(v2::SendMessageRequest { messages }).await.unwrap().status)
     }
 }
 
-pub fn resource(name: &str) -> Option<v2::Resource> {
+pub(crate) fn resource(name: &str) -> Option<v2::Resource> {
     Some(v2::Resource { name: name.to_owned(), ..Default::default() })
 }
 
-pub fn seconds(seconds: i64) -> Option<ProtoDuration> {
+pub(crate) fn seconds(seconds: i64) -> Option<ProtoDuration> {
     Some(ProtoDuration { seconds, nanos: 0 })
 }
 
-pub fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     std::time::SystemTime::now().into()
 }
 
 /// A normal message that breaks no rule.
-pub fn message(topic: &str, id: &str, body: impl Into<Bytes>) -> v2::Message {
+pub(crate) fn message(topic: &str, id: &str, body: impl Into<Bytes>) -> v2::Message {
     v2::Message {
         topic: resource(topic),
         user_properties: HashMap::new(),
@@ -140,7 +140,7 @@ pub fn message(topic: &str, id: &str, body: impl Into<Bytes>) -> v2::Message {
 }
 
 /// A receive that breaks no rule and waits only briefly.
-pub fn receive(topic: &str, group: &str) -> v2::ReceiveMessageRequest {
+pub(crate) fn receive(topic: &str, group: &str) -> v2::ReceiveMessageRequest {
     v2::ReceiveMessageRequest {
         group: resource(group),
         message_queue: Some(v2::MessageQueue { topic: resource(topic), ..Default::default() }),

@@ -22,8 +22,6 @@ fn member(id: u64, port: u16) -> String {
     format!("[[members]]\nid = {id}\npeer = \"h:{port}\"\ngrpc = \"h:{}\"\n", port + 1)
 }
 
-const CLUSTER: &str = "[cluster]\nid = \"00000000000000000000000000000001\"\n";
-
 #[test]
 fn a_node_alone_needs_an_id_and_a_directory() {
     let config = parse(NODE).unwrap();
@@ -52,12 +50,11 @@ fn the_dev_profile_is_a_set_of_defaults_that_can_be_changed() {
 #[test]
 fn members_agree_with_the_node_and_with_each_other() {
     let three = [member(3, 30), member(1, 10), member(2, 20)].concat();
-    let config = parse(&with(&format!("{CLUSTER}{three}"))).unwrap();
+    let config = parse(&with(&three)).unwrap();
     let ids: Vec<u64> = config.members.iter().map(|member| member.node.get()).collect();
     assert_eq!(ids, [1, 2, 3]);
     assert_eq!(config.advertise.peer, "h:20".parse().unwrap());
 
-    assert_eq!(broken(&with(&three)), RelationError::NoClusterId { members: 3 });
     let not = broken(&with(&[member(1, 10), member(3, 30)].concat()));
     assert_eq!(not, RelationError::NotAMember { node: NodeId::new(2), members: "1, 3".into() });
     let twice = broken(&with(&[member(2, 10), member(2, 30)].concat()));
@@ -123,13 +120,4 @@ fn elections_wait_for_more_than_one_heartbeat_and_spread() {
     assert_eq!(long, RelationError::ElectionTooLong { value: 60_001, max: 60_000 });
     let hasty = broken(&with("[raft]\nheartbeat_ms = 1\n"));
     assert_eq!(hasty, RelationError::Heartbeat { value: 1, min: 10, max: 10_000 });
-}
-
-#[test]
-fn a_cluster_id_is_32_digits_and_not_zero() {
-    for id in ["0", "00000000000000000000000000000000", "+0000000000000000000000000000001"] {
-        let error = parse(&with(&format!("[cluster]\nid = \"{id}\"\n"))).unwrap_err();
-        assert!(error.to_string().contains(id), "{error}");
-    }
-    assert_eq!(parse(&with(CLUSTER)).unwrap().cluster.unwrap().get(), 1);
 }

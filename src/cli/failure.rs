@@ -1,0 +1,33 @@
+//! Why a command failed: one sentence for a person.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::client::ClientError;
+use crate::config::{ConfigError, OverlayError};
+use crate::node::NodeError;
+
+use super::inspect::InspectError;
+use super::up::UpError;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Overlay(#[from] OverlayError),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Up(#[from] UpError),
+    #[error(transparent)]
+    Inspect(#[from] InspectError),
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot start the runtime: {0}")]
+    Runtime(io::Error),
+    #[error("cannot listen to signals: {0}")]
+    Signals(io::Error),
+}

@@ -1,0 +1,136 @@
+//! `raftmq group …`
+
+use clap::Subcommand;
+use serde_json::json;
+
+use crate::base::GroupName;
+use crate::client::GroupInfo;
+
+use super::Ask;
+use super::failure::Failure;
+use super::output::{Output, Table};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Group {
+    /// Create a consumer group, or change one that exists.
+    Create {
+        #[arg(value_parser = group_name)]
+        name: GroupName,
+        /// How often a message is handed out before it counts as dead; 1 to 1000.
+        #[arg(long, value_name = "N", default_value_t = 17)]
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+        attempts: u32,
+        /// Waiting times between attempts, such as 1s,5s,10s; the last one repeats. By default
+        /// RocketMQ's table of delay levels.
+        #[arg(long, value_name = "TIMES", value_delimiter = ',', value_parser = millis)]
+        backoff: Vec<u64>,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// List all consumer groups.
+    List {
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Show how far a consumer group is.
+    Describe {
+        #[arg(value_parser = group_name)]
+        name: GroupName,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Delete a consumer group and its progress.
+    Delete {
+        #[arg(value_parser = group_name)]
+        name: GroupName,
+        #[command(flatten)]
+        ask: Ask,
+    },
+}
+
+pub(super) fn group_name(text: &str) -> Result<GroupName, String> {
+    GroupName::new(text).map_err(|error| error.to_string())
+}
+
+/// `250ms`, `10s`, `5m`, `2h`, or seconds without a unit; in milliseconds.
+pub(super) fn millis(text: &str) -> Result<u64, String> {
+    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+    let (digits, unit) = units
+        .iter()
+        .find_map(|(name, unit)| text.strip_suffix(name).map(|digits| (digits, *unit)))
+        .unwrap_or((text, 1000));
+    let count: Option<u64> = digits.parse().ok();
+    count
+        .and_then(|count| count.checked_mul(unit))
+        .ok_or_else(|| format!("{text:?} is not a time; write 250ms, 10s, 5m or 2h"))
+}
+
+impl Group {
+    pub(super) async fn run(self, output: &Output) -> Result<(), Failure> {
+        match self {
+            Self::Create { name, attempts, backoff, ask } => {
+                let group = ask.client().await?.create_group(&name, attempts, &backoff).await?;
+                output.show(&group, |group| list(std::slice::from_ref(group)));
+            }
+            Self::List { ask } => {
+                let groups = ask.client().await?.groups().await?;
+                output.show(groups.as_slice(), list);
+            }
+            Self::Describe { name, ask } => {
+                let group = ask.client().await?.group(&name).await?;
+                output.show(&group, progress);
+            }
+            Self::Delete { name, ask } => {
+                ask.client().await?.delete_group(&name).await?;
+                output.done(
+                    &json!({ "deleted": name.as_str() }),
+                    format_args!("consumer group {name} is deleted"),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn list(groups: &[GroupInfo]) -> Table {
+    let row = |group: &GroupInfo| {
+        let ready: u64 = group.topics.iter().map(|topic| topic.ready).sum();
+        let in_flight: u64 = group.topics.iter().map(|topic| topic.in_flight).sum();
+        [
+            group.name.clone(),
+            group.attempts_max.to_string(),
+            ready.to_string(),
+            in_flight.to_string(),
+        ]
+    };
+    Table::new(["GROUP", "ATTEMPTS", "READY", "IN FLIGHT"], groups.iter().map(row))
+}
+
+fn progress(group: &GroupInfo) -> Table {
+    let rows = group.topics.iter().map(|topic| {
+        [
+            group.name.clone(),
+            topic.topic.clone(),
+            topic.ready.to_string(),
+            topic.in_flight.to_string(),
+        ]
+    });
+    Table::new(["GROUP", "TOPIC", "READY", "IN FLIGHT"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, value) in
+            [("250ms", 250), ("10s", 10_000), ("5m", 300_000), ("2h", 7_200_000), ("3", 3000)]
+        {
+            assert_eq!(millis(text), Ok(value));
+        }
+        assert!(millis("1d").is_err());
+        assert!(millis("").is_err());
+        assert!(millis("18446744073709551615h").is_err());
+    }
+}

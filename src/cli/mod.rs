@@ -1,0 +1,174 @@
+//! The command tree.
+//!
+//! What it is: words and flags turned into calls of `client`, or into a running `node`.
+//! Promises: every command prints a table, or with `--output json` one JSON value; a failure is
+//! one sentence on standard error and a non-zero exit code.
+//! Never: knows more about a broker than its network API tells. The one exception is `inspect`,
+//! which reads the log of a stopped node.
+//! Only this room prints.
+
+mod cluster;
+mod config;
+mod failure;
+mod group;
+mod inspect;
+mod message;
+mod output;
+mod serve;
+mod topic;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::client::Client;
+
+use failure::Failure;
+use output::{Format, Output};
+
+/// A message broker whose commit log is the Raft log.
+///
+/// Start one here with `raftmq up`, then send with `raftmq message send --topic hello --body hi`.
+#[derive(Debug, Parser)]
+#[command(name = "raftmq", version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    /// How to print.
+    #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
+    output: Format,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a ready broker on this machine, with nothing to configure.
+    Up(up::Up),
+    /// Run one node of a cluster from its configuration file.
+    Serve(serve::Serve),
+    /// Help with configuration files.
+    #[command(subcommand)]
+    Config(config::Config),
+    /// Create, list, describe and delete topics.
+    #[command(subcommand)]
+    Topic(topic::Topic),
+    /// Create, list, describe and delete consumer groups.
+    #[command(subcommand)]
+    Group(group::Group),
+    /// Send and receive messages.
+    #[command(subcommand)]
+    Message(message::Message),
+    /// Ask about the cluster.
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
+    /// Look into the files of a stopped node.
+    #[command(subcommand)]
+    Inspect(inspect::Inspect),
+}
+
+/// Whom to ask.
+#[derive(Debug, Args)]
+struct Ask {
+    /// The gRPC address of any node.
+    #[arg(long, value_name = "HOST:PORT", env = "RAFTMQ_ENDPOINT")]
+    #[arg(default_value = "127.0.0.1:8081")]
+    endpoint: String,
+}
+
+impl Ask {
+    async fn client(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(&self.endpoint).await?)
+    }
+}
+
+/// Parses the process's arguments, does what they say, and tells how it went.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let output = Output::new(cli.output);
+    match dispatch(cli.command, &output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output.failure(&failure);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command, output: &Output) -> Result<(), Failure> {
+    match command {
+        Command::Up(up) => up.run(output),
+        Command::Serve(serve) => serve.run(output),
+        Command::Config(config) => config.run(output),
+        Command::Topic(topic) => here(topic.run(output)),
+        Command::Group(group) => here(group.run(output)),
+        Command::Message(message) => here(message.run(output)),
+        Command::Cluster(cluster) => here(cluster.run(output)),
+        Command::Inspect(inspect) => inspect.run(output),
+    }
+}
+
+/// Runs what waits on the calling thread, which is enough for a client and what `up` needs.
+fn here(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(Failure::Runtime)?.block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_tree_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_documented_commands_are_understood() {
+        for line in [
+            "up",
+            "up --nodes 3 --data d --base-port 9000 --restart --output json",
+            "serve --config f --check",
+            "serve --config f --set node.id=2 --set listen.grpc=0.0.0.0:1",
+            "config example",
+            "topic create NAME --queues 4 --type normal --endpoint h:1",
+            "topic create NAME --type fifo",
+            "topic list --output json",
+            "topic describe NAME",
+            "topic delete NAME",
+            "group create NAME --attempts 3 --backoff 1s,10s",
+            "group list",
+            "group describe NAME",
+            "group delete NAME",
+            "message send --topic t --body b --tag x --key a --key b --property k=v --count 3",
+            "message send --topic t --body-file f",
+            "message receive --topic t --group g --filter a||b --max 10 --ack --wait 3s",
+            "cluster status --output json",
+            "inspect log DIR --from 3 --limit 10 --commands",
+        ] {
+            let words = line.split(' ').map(str::to_owned);
+            let parsed = Cli::try_parse_from(["raftmq".to_owned()].into_iter().chain(words));
+            assert!(parsed.is_ok(), "{line}: {parsed:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_before_anything_is_asked() {
+        for line in [
+            "topic create a/b",
+            "topic create NAME --queues 0",
+            "topic create NAME --type odd",
+            "message send --topic t",
+            "message send --topic t --body b --body-file f",
+            "message send --topic t --body b --property novalue",
+            "message receive --topic t --group g --max 0",
+            "up --nodes 0",
+            "up --nodes 10",
+        ] {
+            let words = line.split(' ').map(str::to_owned);
+            let parsed = Cli::try_parse_from(["raftmq".to_owned()].into_iter().chain(words));
+            assert!(parsed.is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `raftmq serve`: one node, in this process.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, Sources};
+use crate::node::{self, NodeError};
+
+use super::failure::Failure;
+use super::output::Output;
+
+/// A flag (--set) wins over an environment variable (RAFTMQ_SECTION__KEY), which wins over the
+/// file. `raftmq config example` prints a file with all settings.
+#[derive(Debug, Args)]
+pub(super) struct Serve {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// A setting that wins over the file; may be given several times.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    settings: Vec<String>,
+    /// Only check the configuration.
+    #[arg(long)]
+    check: bool,
+    /// End when this process, which must be the parent, has ended in whatever way.
+    #[arg(long, hide = true, value_name = "PID")]
+    with_parent: Option<u32>,
+}
+
+/// What is logged unless `RUST_LOG` says otherwise.
+const LOG_DEFAULT: &str = "info,openraft=warn";
+
+impl Serve {
+    pub(super) fn run(self, output: &Output) -> Result<(), Failure> {
+        let config = Sources::gather(&self.config, &self.settings)?.load()?;
+        if self.check {
+            checked(&config, output);
+            return Ok(());
+        }
+        if let Some(parent) = self.with_parent {
+            node::end_with_parent(parent)?;
+        }
+        log_to_stderr();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let runtime = runtime.map_err(Failure::Runtime)?;
+        let ended: Result<(), NodeError> = runtime.block_on(node::run(config));
+        // Work on other threads that still waits has nobody left to answer to.
+        runtime.shutdown_background();
+        Ok(ended?)
+    }
+}
+
+fn checked(config: &Config, output: &Output) {
+    let members: Vec<u64> = config.members.iter().map(|member| member.node.get()).collect();
+    let value = json!({
+        "node": config.node.get(),
+        "profile": config.profile.name(),
+        "data": config.data,
+        "members": members,
+    });
+    let (node, profile) = (config.node, config.profile.name());
+    let voters = members.len();
+    output.done(
+        &value,
+        format_args!("the configuration is valid: node {node} of {voters}, profile {profile}"),
+    );
+}
+
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_DEFAULT));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}

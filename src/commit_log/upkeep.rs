@@ -1,0 +1,122 @@
+//! Work beside the append path: index files of sealed segments, and the spare. A log whose
+//! upkeep never runs stays right; it recovers slower and its new segments grow as they are filled.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::commit_log::index_file;
+use crate::commit_log::sealed::Sealed;
+use crate::commit_log::segment::Table;
+use crate::commit_log::shared::Shared;
+use crate::commit_log::spare::Filling;
+
+/// Between two pieces of a spare, so that filling takes a small part of the disk's time:
+/// 1 MiB each 8 ms is at most 125 MB/s.
+const PAUSE: Duration = Duration::from_millis(8);
+/// The same when the active segment is nearly full.
+const PAUSE_NEARLY_FULL: Duration = Duration::from_millis(1);
+/// When there is nothing to do, or no room for a spare, look again so often.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Does the work; ends after all handles of the log are gone.
+#[derive(Debug)]
+pub struct Upkeep {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Upkeep {
+    /// For a thread: blocks until the log is closed or stopped.
+    #[expect(clippy::needless_pass_by_value, reason = "the loop ends what it was made for")]
+    pub fn run(self) {
+        while !self.ended() {
+            if self.step() {
+                std::thread::sleep(self.pause());
+                continue;
+            }
+            let mut due = self.shared.upkeep_due.lock();
+            if !*due {
+                self.shared.upkeep_bell.wait_for(&mut due, IDLE);
+            }
+            *due = false;
+        }
+    }
+
+    /// For a simulator or a test: one piece of work; false when there is none now.
+    pub fn step(&self) -> bool {
+        if self.ended() {
+            return false;
+        }
+        match self.shared.upkeep_once() {
+            Ok(worked) => worked,
+            // A full disk delays spare and index files; appends will say so if it stays full.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => false,
+            Err(error) => {
+                self.shared.stop("the upkeep of segments", &error);
+                false
+            }
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.shared.closed.load(Ordering::Acquire) || self.shared.stopped.get().is_some()
+    }
+
+    fn pause(&self) -> Duration {
+        let filled = self.shared.state.read().active.len;
+        let nearly = self.shared.options.segment_bytes / 4 * 3;
+        if filled > nearly { PAUSE_NEARLY_FULL } else { PAUSE }
+    }
+}
+
+impl Shared {
+    fn upkeep_once(&self) -> io::Result<bool> {
+        if self.write_index_file()? {
+            return Ok(true);
+        }
+        if !self.options.spare {
+            return Ok(false);
+        }
+        self.fill_spare()
+    }
+
+    /// Writes a piece of the next spare. The spare's lock is not held meanwhile: a roll must not
+    /// wait for zeros.
+    fn fill_spare(&self) -> io::Result<bool> {
+        let mut slot = self.filling.lock();
+        if self.spare.lock().is_some() {
+            return Ok(false);
+        }
+        let (disk, dir) = (&*self.env.disk, &self.dir);
+        let mut filling = match slot.take() {
+            Some(filling) => filling,
+            None => Filling::start(disk, dir)?,
+        };
+        if filling.fill(self.options.segment_bytes)? {
+            filling.finish(&mut self.spare.lock(), disk, dir)?;
+        } else {
+            *slot = Some(filling);
+        }
+        Ok(true)
+    }
+
+    /// Writes one index file of a segment that is sealed and durable.
+    fn write_index_file(&self) -> io::Result<bool> {
+        let _names = self.names.lock();
+        let Some((sealed, table)) = self.next_unwritten() else { return Ok(false) };
+        index_file::save(&*self.env.disk, &sealed.index_path, &sealed.summary, &table)?;
+        sealed.written();
+        Ok(true)
+    }
+
+    fn next_unwritten(&self) -> Option<(Arc<Sealed>, Arc<Table>)> {
+        let state = self.state.read();
+        let durable = |sealed: &&Arc<Sealed>| Some(sealed.last()) <= state.flushed;
+        state
+            .sealed
+            .iter()
+            .filter(durable)
+            .find_map(|sealed| Some((Arc::clone(sealed), sealed.unwritten()?)))
+    }
+}

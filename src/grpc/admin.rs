@@ -1,0 +1,289 @@
+//! `raftmq.v1.Admin`: what an operator asks. By default only from the same host.
+
+use std::net::SocketAddr;
+
+use tonic::{Request, Response, Status};
+
+use crate::base::{DELAY_LEVELS, GroupName, Millis, NameError, TopicName};
+use crate::broker::{Broker, GroupInfo, GroupStatus, NewGroup, NewTopic, NodeStatus, TopicInfo};
+use crate::message::MessageKind;
+use crate::wire::raftmq as v1;
+
+use super::status::{group_status, topic_status, unavailable};
+
+/// What a request without its own values gets.
+const QUEUES_DEFAULT: u32 = 8;
+const ATTEMPTS_DEFAULT: u32 = 17;
+const PAGE_DEFAULT: u32 = 100;
+const PAGE_MAX: u32 = 1000;
+
+#[derive(Debug)]
+pub(super) struct Admin {
+    pub(super) broker: Broker,
+    pub(super) from_anywhere: bool,
+}
+
+impl Admin {
+    fn allow<T>(&self, request: Request<T>) -> Result<T, Status> {
+        if self.from_anywhere || request.remote_addr().is_some_and(is_here) {
+            return Ok(request.into_inner());
+        }
+        let peer = request.remote_addr().map_or_else(|| "unknown".into(), |peer| peer.to_string());
+        Err(Status::permission_denied(format!(
+            "administration is for callers on this host only, and this one is {peer}; \
+             allow others in the configuration (grpc.admin_from_anywhere)"
+        )))
+    }
+}
+
+fn is_here(peer: SocketAddr) -> bool {
+    peer.ip().to_canonical().is_loopback()
+}
+
+#[tonic::async_trait]
+impl v1::admin_server::Admin for Admin {
+    async fn create_topic(
+        &self,
+        request: Request<v1::CreateTopicRequest>,
+    ) -> Result<Response<v1::Topic>, Status> {
+        let request = self.allow(request)?;
+        let new = NewTopic {
+            name: topic_name(&request.name)?,
+            queues: if request.queues == 0 { QUEUES_DEFAULT } else { request.queues },
+            kinds: kinds(&request.kinds)?,
+        };
+        let info = self.broker.create_topic(new).await.map_err(|error| topic_status(&error))?;
+        Ok(Response::new(topic(info)))
+    }
+
+    async fn delete_topic(
+        &self,
+        request: Request<v1::DeleteTopicRequest>,
+    ) -> Result<Response<v1::DeleteTopicResponse>, Status> {
+        let name = topic_name(&self.allow(request)?.name)?;
+        self.broker.delete_topic(&name).await.map_err(|error| topic_status(&error))?;
+        Ok(Response::new(v1::DeleteTopicResponse {}))
+    }
+
+    async fn list_topics(
+        &self,
+        request: Request<v1::ListTopicsRequest>,
+    ) -> Result<Response<v1::ListTopicsResponse>, Status> {
+        let request = self.allow(request)?;
+        let after = request.after.as_deref().map(topic_name).transpose()?;
+        let limit = page(request.limit);
+        let found = self.broker.topics(after.as_ref(), limit + 1).await;
+        let mut topics = found.map_err(|error| unavailable(&error))?;
+        let more = topics.len() > limit;
+        topics.truncate(limit);
+        let topics = topics.into_iter().map(topic).collect();
+        Ok(Response::new(v1::ListTopicsResponse { topics, more }))
+    }
+
+    async fn describe_topic(
+        &self,
+        request: Request<v1::DescribeTopicRequest>,
+    ) -> Result<Response<v1::Topic>, Status> {
+        let name = topic_name(&self.allow(request)?.name)?;
+        let info = self.broker.topic(&name).await.map_err(|error| topic_status(&error))?;
+        Ok(Response::new(topic(info)))
+    }
+
+    async fn create_group(
+        &self,
+        request: Request<v1::CreateGroupRequest>,
+    ) -> Result<Response<v1::Group>, Status> {
+        let new = new_group(self.allow(request)?)?;
+        let info = self.broker.create_group(new).await.map_err(|error| group_status(&error))?;
+        Ok(Response::new(group(info)))
+    }
+
+    async fn delete_group(
+        &self,
+        request: Request<v1::DeleteGroupRequest>,
+    ) -> Result<Response<v1::DeleteGroupResponse>, Status> {
+        let name = group_name(&self.allow(request)?.name)?;
+        self.broker.delete_group(&name).await.map_err(|error| group_status(&error))?;
+        Ok(Response::new(v1::DeleteGroupResponse {}))
+    }
+
+    async fn list_groups(
+        &self,
+        request: Request<v1::ListGroupsRequest>,
+    ) -> Result<Response<v1::ListGroupsResponse>, Status> {
+        let request = self.allow(request)?;
+        let after = request.after.as_deref().map(group_name).transpose()?;
+        let limit = page(request.limit);
+        let found = self.broker.groups(after.as_ref(), limit + 1).await;
+        let mut groups = found.map_err(|error| unavailable(&error))?;
+        let more = groups.len() > limit;
+        groups.truncate(limit);
+        let groups = groups.into_iter().map(group).collect();
+        Ok(Response::new(v1::ListGroupsResponse { groups, more }))
+    }
+
+    async fn describe_group(
+        &self,
+        request: Request<v1::DescribeGroupRequest>,
+    ) -> Result<Response<v1::Group>, Status> {
+        let name = group_name(&self.allow(request)?.name)?;
+        let info = self.broker.group_info(&name).await.map_err(|error| group_status(&error))?;
+        Ok(Response::new(group(info)))
+    }
+
+    async fn cluster_status(
+        &self,
+        request: Request<v1::ClusterStatusRequest>,
+    ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
+        let request = self.allow(request)?;
+        let status = self.broker.cluster_status(request.units).await;
+        Ok(Response::new(v1::ClusterStatusResponse { groups: vec![broker_group(status)] }))
+    }
+}
+
+fn bad_name(error: NameError) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+fn topic_name(name: &str) -> Result<TopicName, Status> {
+    TopicName::new(name).map_err(bad_name)
+}
+
+fn group_name(name: &str) -> Result<GroupName, Status> {
+    GroupName::new(name).map_err(bad_name)
+}
+
+fn page(limit: u32) -> usize {
+    let limit = if limit == 0 { PAGE_DEFAULT } else { limit.min(PAGE_MAX) };
+    usize::try_from(limit).expect("a page is small")
+}
+
+fn kinds(names: &[String]) -> Result<Vec<MessageKind>, Status> {
+    const ALL: [MessageKind; 4] =
+        [MessageKind::Normal, MessageKind::Fifo, MessageKind::Delay, MessageKind::Transaction];
+    if names.is_empty() {
+        return Ok(vec![MessageKind::Normal]);
+    }
+    let mut kinds = Vec::new();
+    for name in names {
+        let kind = ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let all = ALL.map(MessageKind::name).join(", ");
+            Status::invalid_argument(format!("the message kind is {name:?}; there are {all}"))
+        })?;
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds.sort_unstable();
+    Ok(kinds)
+}
+
+fn new_group(request: v1::CreateGroupRequest) -> Result<NewGroup, Status> {
+    let backoff = if request.backoff.is_empty() {
+        DELAY_LEVELS.to_vec()
+    } else {
+        request.backoff.into_iter().map(Millis::new).collect()
+    };
+    Ok(NewGroup {
+        name: group_name(&request.name)?,
+        attempts_max: if request.attempts_max == 0 {
+            ATTEMPTS_DEFAULT
+        } else {
+            request.attempts_max
+        },
+        backoff,
+    })
+}
+
+fn topic(info: TopicInfo) -> v1::Topic {
+    let queue = |queue: crate::broker::QueueInfo| v1::Queue {
+        queue: queue.queue.get(),
+        start: queue.start.get(),
+        end: queue.end.get(),
+    };
+    v1::Topic {
+        id: info.id.get(),
+        name: info.name.to_string(),
+        kinds: info.kinds.into_iter().map(|kind| kind.name().to_owned()).collect(),
+        created: info.created.get(),
+        queues: info.queues.into_iter().map(queue).collect(),
+    }
+}
+
+fn group(info: GroupInfo) -> v1::Group {
+    let topic = |topic: crate::broker::GroupTopic| v1::GroupTopic {
+        topic: topic.topic.to_string(),
+        ready: topic.ready,
+        in_flight: topic.in_flight,
+    };
+    v1::Group {
+        id: info.id.get(),
+        name: info.name.to_string(),
+        attempts_max: info.attempts_max,
+        backoff: info.backoff.into_iter().map(Millis::get).collect(),
+        created: info.created.get(),
+        topics: info.topics.into_iter().map(topic).collect(),
+    }
+}
+
+fn broker_group(status: GroupStatus) -> v1::BrokerGroup {
+    v1::BrokerGroup {
+        group: status.group.to_string(),
+        nodes: status.nodes.into_iter().map(node).collect(),
+        audit_index: status.audit.map(crate::base::LogIndex::get),
+    }
+}
+
+fn node(status: NodeStatus) -> v1::Node {
+    v1::Node {
+        node: status.node.get(),
+        role: status.role,
+        term: status.term,
+        last: status.last,
+        committed: status.committed,
+        applied: status.applied,
+        state_hash: status.state_hash,
+        grpc: status.grpc,
+        error: status.error,
+        units_hash: status.units_hash,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_host_administers() {
+        for here in ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(is_here(here.parse().unwrap()), "{here}");
+        }
+        for elsewhere in ["10.0.0.1:1", "[2001:db8::1]:1", "[::ffff:10.0.0.1]:1", "0.0.0.0:1"] {
+            assert!(!is_here(elsewhere.parse().unwrap()), "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn kinds_are_named() {
+        let named = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            kinds(&names)
+        };
+        assert_eq!(named(&[]).unwrap(), [MessageKind::Normal]);
+        assert_eq!(
+            named(&["delay", "normal", "delay"]).unwrap(),
+            [MessageKind::Normal, MessageKind::Delay]
+        );
+        let status = named(&["fifos"]).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::InvalidArgument);
+        assert!(status.message().contains("fifos") && status.message().contains("transaction"));
+    }
+
+    #[test]
+    fn absent_values_have_defaults() {
+        let request = v1::CreateGroupRequest { name: "g".into(), ..Default::default() };
+        let group = new_group(request).unwrap();
+        assert_eq!((group.attempts_max, group.backoff.len()), (17, 18));
+        assert_eq!([page(0), page(5), page(5000)], [100, 5, 1000]);
+    }
+}

@@ -1,0 +1,113 @@
+//! `apache.rocketmq.v2` and `raftmq.v1.Admin` on one port.
+//!
+//! What it is: thin. It reads who calls, checks what a request may hold, asks
+//! [`Broker`](crate::broker::Broker), and writes the answer in the form that official clients
+//! expect: business errors inside the response, gRPC errors for the transport alone.
+//! Promises: no byte from outside panics; every refusal names the limit and the value; a connection
+//! that is silent, dead or not HTTP/2 is closed; handed-out messages whose reply could not be
+//! written go back.
+//! Never: stored state, the log, the machine, or a decision about messages.
+//! Start reading at `service`, then `limits`, `status`, `receive`.
+
+mod ack;
+mod admin;
+mod convert;
+mod ending;
+mod heartbeat;
+mod limits;
+pub mod listener;
+mod metadata;
+mod observed;
+mod receive;
+mod route;
+mod send;
+mod service;
+mod settings;
+mod status;
+mod telemetry;
+
+use std::io;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tonic::transport::Server;
+
+use crate::broker::Broker;
+use crate::wire::raftmq::admin_server::AdminServer;
+use crate::wire::rocketmq::messaging_service_server::MessagingServiceServer;
+
+use self::listener::Admission;
+use self::service::Messaging;
+use self::telemetry::Streams;
+
+/// Bytes of one request. Far more than may be in one, so that a body which is too large is refused
+/// by its own code; beyond, gRPC's OUT_OF_RANGE says so before anything is read.
+const REQUEST_BYTES_MAX: usize = 32 << 20;
+/// Longest time to the headers of an answer; above every deadline that is kept for a request.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(65);
+/// A connection whose other side does not answer pings is closed after both together.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Rpcs at once on one connection: a client has one for all its consumers' polls.
+const STREAMS_MAX: u32 = 1024;
+/// Bytes a client may send ahead, so that a body of 4 MiB takes few round trips.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Bytes of a request's headers.
+const HEADERS_MAX: u32 = 16 << 10;
+/// How long the end of the server waits for streams and connections to end.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How the port behaves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    pub admission: Admission,
+    /// Administration also from other hosts.
+    pub admin_from_anywhere: bool,
+}
+
+/// Serves until `shutdown`, then ends every stream and waits a little for connections to close.
+pub async fn serve(
+    listener: TcpListener,
+    broker: Broker,
+    options: Options,
+    shutdown: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
+    let (ender, ending) = ending::ending();
+    let streams = Streams::default();
+    let messaging =
+        Messaging { broker: broker.clone(), streams: streams.clone(), ending: ending.clone() };
+    let admin = admin::Admin { broker, from_anywhere: options.admin_from_anywhere };
+    let router = Server::builder()
+        .timeout(RESPONSE_TIMEOUT)
+        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .http2_max_header_list_size(HEADERS_MAX)
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .add_service(
+            MessagingServiceServer::new(messaging).max_decoding_message_size(REQUEST_BYTES_MAX),
+        )
+        .add_service(AdminServer::new(admin));
+    let connections = listener::admitted(listener, options.admission);
+    let mut stop = ending;
+    let serving =
+        router.serve_with_incoming_shutdown(connections, async move { stop.comes().await });
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        result = &mut serving => return result.map_err(io::Error::other),
+        () = shutdown => {
+            tracing::info!(clients = streams.clients(), "ending the streams of connected clients");
+            ender.begin();
+        }
+    }
+    match tokio::time::timeout(END_PATIENCE, serving).await {
+        Ok(result) => result.map_err(io::Error::other)?,
+        Err(_) => tracing::info!("clients kept their connections open; they are cut"),
+    }
+    if !ender.over(END_PATIENCE).await {
+        tracing::info!("polls under way were left to the broker");
+    }
+    Ok(())
+}

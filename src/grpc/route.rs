@@ -1,0 +1,126 @@
+//! Where a topic is: every live node, each under its own name.
+
+use crate::broker::{Assignment, Broker, Route};
+use crate::wire::rocketmq as v2;
+
+use super::status::{Refused, ok};
+use super::{convert, limits};
+
+/// Stands for any queue of a broker; RocketMQ's proxy says so too.
+const ANY_QUEUE: i32 = -1;
+
+pub(super) async fn query_route(
+    broker: &Broker,
+    request: v2::QueryRouteRequest,
+) -> Result<v2::QueryRouteResponse, Refused> {
+    let topic = limits::topic(request.topic.as_ref())?;
+    let route = broker.route(&topic).await?;
+    let message_queues = queues(route, &request.topic.unwrap_or_default());
+    Ok(v2::QueryRouteResponse { status: Some(ok()), message_queues })
+}
+
+pub(super) async fn query_assignment(
+    broker: &Broker,
+    request: v2::QueryAssignmentRequest,
+) -> Result<v2::QueryAssignmentResponse, Refused> {
+    let topic = limits::topic(request.topic.as_ref())?;
+    let group = limits::group(request.group.as_ref())?;
+    let assignment = broker.assignment(&topic, &group).await?;
+    let assignments = assignments(assignment, &request.topic.unwrap_or_default());
+    Ok(v2::QueryAssignmentResponse { status: Some(ok()), assignments })
+}
+
+/// Every queue on every node. Neighbours in the list are on different nodes, so that a client that
+/// goes through it spreads its requests and retries elsewhere.
+fn queues(route: Route, topic: &v2::Resource) -> Vec<v2::MessageQueue> {
+    assert!(!route.nodes.is_empty(), "the node that answers lives");
+    let accept_message_types = convert::accepted(&route.kinds);
+    let brokers: Vec<_> = route.nodes.into_iter().map(convert::broker).collect();
+    let queue = |id, broker: &v2::Broker| v2::MessageQueue {
+        topic: Some(topic.clone()),
+        id,
+        permission: v2::Permission::ReadWrite.into(),
+        broker: Some(broker.clone()),
+        accept_message_types: accept_message_types.clone(),
+    };
+    let count = i32::try_from(route.queues).unwrap_or(i32::MAX);
+    (0..count).flat_map(|id| brokers.iter().map(move |broker| queue(id, broker))).collect()
+}
+
+/// One entry for each node: any member may take from any queue through any of them.
+fn assignments(assignment: Assignment, topic: &v2::Resource) -> Vec<v2::Assignment> {
+    assert!(!assignment.nodes.is_empty(), "the node that answers lives");
+    let accept_message_types = convert::accepted(&assignment.kinds);
+    let entry = |node| v2::Assignment {
+        message_queue: Some(v2::MessageQueue {
+            topic: Some(topic.clone()),
+            id: ANY_QUEUE,
+            permission: v2::Permission::ReadWrite.into(),
+            broker: Some(convert::broker(node)),
+            accept_message_types: accept_message_types.clone(),
+        }),
+    };
+    assignment.nodes.into_iter().map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{BrokerGroupName, NodeId};
+    use crate::broker::BrokerNode;
+    use crate::message::MessageKind;
+
+    fn nodes() -> Vec<BrokerNode> {
+        let node = |id: u16| BrokerNode {
+            node: NodeId::new(id.into()),
+            name: format!("node-{id}"),
+            host: "127.0.0.1".into(),
+            port: 8071 + 10 * id,
+        };
+        (1..=3).map(node).collect()
+    }
+
+    fn topic() -> v2::Resource {
+        v2::Resource { resource_namespace: "ns".into(), name: "t".into() }
+    }
+
+    #[test]
+    fn a_route_lists_every_queue_on_every_node() {
+        let route = Route {
+            group: BrokerGroupName::new("default").unwrap(),
+            nodes: nodes(),
+            queues: 2,
+            kinds: vec![MessageKind::Normal, MessageKind::Fifo],
+        };
+        let queues = queues(route.clone(), &topic());
+        let places: Vec<_> =
+            queues.iter().map(|q| (q.id, q.broker.as_ref().unwrap().name.as_str())).collect();
+        let expected = [
+            (0, "node-1"),
+            (0, "node-2"),
+            (0, "node-3"),
+            (1, "node-1"),
+            (1, "node-2"),
+            (1, "node-3"),
+        ];
+        assert_eq!(places, expected);
+        for queue in &queues {
+            assert_eq!(queue.topic, Some(topic()), "the resource comes back unchanged");
+            assert_eq!(queue.permission(), v2::Permission::ReadWrite);
+            assert_eq!(queue.accept_message_types, [1, 2]);
+            assert_eq!(queue.broker.as_ref().unwrap().id, 0);
+        }
+        assert_eq!(queues, super::queues(route, &topic()), "clients compare routes as lists");
+    }
+
+    #[test]
+    fn an_assignment_is_any_queue_of_each_node() {
+        let kinds = vec![MessageKind::Normal];
+        let entries = assignments(Assignment { nodes: nodes(), kinds }, &topic());
+        assert_eq!(entries.len(), 3);
+        for entry in entries {
+            let queue = entry.message_queue.unwrap();
+            assert_eq!((queue.id, queue.topic), (-1, Some(topic())));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Telemetry: one long stream for each client and connection. It is never closed in normal
+//! operation, because some clients never open it again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use crate::base::ClientId;
+use crate::broker::Broker;
+use crate::wire::rocketmq::{self as v2, Code, telemetry_command::Command};
+
+use super::ending::Ending;
+use super::metadata::Caller;
+use super::observed::Observed;
+use super::settings::{self, Unfit};
+use super::status::{Refused, ok};
+
+/// Commands on their way to one client; a client that does not read stops being read.
+const OUTBOX: usize = 16;
+
+type Item = Result<v2::TelemetryCommand, Status>;
+pub(super) type Commands = ReceiverStream<Item>;
+
+/// The open streams of every client. A client may have several and drop any of them at any time,
+/// so a stream is forgotten only when it is closed itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Streams(Arc<Mutex<HashMap<ClientId, usize>>>);
+
+/// One stream in the set; leaves it when dropped.
+#[derive(Debug)]
+struct Place {
+    streams: Streams,
+    client: ClientId,
+}
+
+impl Streams {
+    fn enter(&self, client: &ClientId) -> Place {
+        *self.0.lock().entry(client.clone()).or_default() += 1;
+        Place { streams: self.clone(), client: client.clone() }
+    }
+
+    /// Clients with at least one stream.
+    pub(super) fn clients(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut streams = self.streams.0.lock();
+        let count = streams.get_mut(&self.client).expect("entered before it leaves");
+        *count -= 1;
+        if *count == 0 {
+            streams.remove(&self.client);
+        }
+    }
+}
+
+pub(super) fn telemetry(
+    broker: Broker,
+    streams: &Streams,
+    caller: Result<Caller, Refused>,
+    inbound: Streaming<v2::TelemetryCommand>,
+    ending: Ending,
+) -> Commands {
+    let (outbox, commands) = mpsc::channel(OUTBOX);
+    match caller {
+        Ok(caller) => {
+            let place = streams.enter(&caller.client);
+            let conversation = Conversation { broker, caller, outbox, _place: place };
+            tokio::spawn(conversation.run(inbound, ending));
+        }
+        Err(refused) => {
+            let command = status_only(refused.status());
+            outbox.try_send(Ok(command)).expect("the channel is new and has room");
+        }
+    }
+    ReceiverStream::new(commands)
+}
+
+struct Conversation {
+    broker: Broker,
+    caller: Caller,
+    outbox: mpsc::Sender<Item>,
+    _place: Place,
+}
+
+impl Conversation {
+    /// Ends when the client does, or the node.
+    async fn run(self, mut inbound: Streaming<v2::TelemetryCommand>, mut ending: Ending) {
+        loop {
+            let command = tokio::select! {
+                command = inbound.next() => command,
+                () = self.outbox.closed() => return,
+                () = ending.comes() => return,
+            };
+            // A broken stream ends like one that the client closed.
+            let Some(Ok(command)) = command else { return };
+            let Some(answer) = self.answer(command) else { continue };
+            let ends = answer.is_err();
+            tokio::select! {
+                sent = self.outbox.send(answer) => if sent.is_err() || ends { return },
+                () = ending.comes() => return,
+            }
+        }
+    }
+
+    /// Results of commands are not awaited by anything yet, and unknown commands are ignored.
+    fn answer(&self, command: v2::TelemetryCommand) -> Option<Item> {
+        let Some(Command::Settings(settings)) = command.command else { return None };
+        let observed = Observed::begin("Telemetry");
+        let merged = settings::merge(settings, |group| self.broker.group_settings(group));
+        observed.end(match &merged {
+            Ok(_) => Code::Ok,
+            Err(Unfit::Refused(refused)) => refused.code,
+            Err(Unfit::Protocol(_)) => Code::BadRequest,
+        });
+        match merged {
+            Ok((settings, stated)) => {
+                self.broker.client_seen(&self.caller.client, stated.kind, stated.group.as_ref());
+                Some(Ok(v2::TelemetryCommand {
+                    status: Some(ok()),
+                    command: Some(Command::Settings(settings)),
+                }))
+            }
+            Err(Unfit::Refused(refused)) => Some(Ok(status_only(refused.status()))),
+            Err(Unfit::Protocol(status)) => Some(Err(status)),
+        }
+    }
+}
+
+fn status_only(status: v2::Status) -> v2::TelemetryCommand {
+    v2::TelemetryCommand { status: Some(status), command: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_known_until_its_last_stream_is_closed() {
+        let streams = Streams::default();
+        let client = ClientId::new("rust@1#2").unwrap();
+        let first = streams.enter(&client);
+        let second = streams.enter(&client);
+        assert_eq!(streams.clients(), 1);
+        drop(first);
+        assert_eq!(streams.clients(), 1);
+        drop(second);
+        assert_eq!(streams.clients(), 0);
+    }
+}

@@ -1,0 +1,241 @@
+//! What each command does to the state.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::deliveries::Bounds;
+use super::effect::{Effect, ReadyCounts};
+use super::error::ApplyError;
+use super::state::State;
+use super::{Applied, Entry};
+use crate::base::{GroupId, LogIndex, QueueId, TopicId};
+use crate::command::{
+    Command, CreateTopic, Delivery, DeliveryOutcome, Publish, PublishItem, Published, Refusal,
+    Reply, Subscribe, Unit,
+};
+
+impl State {
+    /// Applies the entry behind the last one. After an error the state must not be used any more.
+    pub(super) fn apply(&mut self, entry: &Entry) -> Result<Applied, ApplyError> {
+        self.check_order(entry)?;
+        self.head.applied = Some((entry.index, entry.term));
+        self.head.stamp = entry.stamp;
+        self.head.log_end = entry.end;
+        self.dedup.forget(entry.stamp);
+        let mut effects = Vec::new();
+        if entry.command.is_empty() {
+            return Ok(Applied { reply: Reply::Done, effects });
+        }
+        let index = entry.index;
+        let command = Command::decode(&entry.command)
+            .map_err(|source| ApplyError::Command { index, source })?;
+        let reply = self
+            .apply_command(entry, command, &mut effects)
+            .map_err(|source| ApplyError::Io { index, source })?;
+        Ok(Applied { reply, effects })
+    }
+
+    fn check_order(&self, entry: &Entry) -> Result<(), ApplyError> {
+        let length = entry.command.len() as u64;
+        assert!(entry.position.plus(length) <= entry.end, "an entry ends behind its command");
+        assert!(self.head.log_end <= entry.position, "entries follow each other in the log");
+        let (index, found) = (entry.index, entry.stamp);
+        let expected = self.head.applied.map_or(LogIndex::ZERO, |(index, _)| index.next());
+        if index != expected {
+            return Err(ApplyError::Gap { expected, found: index });
+        }
+        if let Some((_, applied)) = self.head.applied
+            && entry.term < applied
+        {
+            return Err(ApplyError::Term { index, applied, found: entry.term });
+        }
+        if found < self.head.stamp {
+            return Err(ApplyError::Stamp { index, applied: self.head.stamp, found });
+        }
+        Ok(())
+    }
+
+    fn apply_command(
+        &mut self,
+        entry: &Entry,
+        command: Command,
+        effects: &mut Vec<Effect>,
+    ) -> io::Result<Reply> {
+        Ok(match command {
+            Command::Found(found) => {
+                self.head.founded.get_or_insert(found);
+                Reply::Done
+            }
+            Command::Publish(publish) => return self.publish(entry, &publish, effects),
+            Command::Deliveries(deliveries) => self.deliver(entry, &deliveries, effects),
+            Command::CreateTopic(create) => self.create_topic(entry, &create),
+            Command::DeleteTopic { topic } => self.delete_topic(topic, effects),
+            Command::CreateGroup(create) => self.groups.create(&create, entry.stamp),
+            Command::DeleteGroup { group } => self.delete_group(group, effects),
+            Command::Subscribe(subscribe) => self.subscribe(subscribe),
+            Command::Unsubscribe(subscribe) => self.subscriptions.remove(&subscribe),
+            Command::Tick { limit } => {
+                let ready = self.deliveries.tick(entry.stamp, limit);
+                let fired = ready.total();
+                effects.extend(ready.effects());
+                Reply::Ticked { fired }
+            }
+            Command::Audit => {
+                let state_hash = self.hash();
+                self.audit = Some((entry.index, state_hash));
+                Reply::Audited { index: entry.index, state_hash }
+            }
+        })
+    }
+
+    fn create_topic(&mut self, entry: &Entry, create: &CreateTopic) -> Reply {
+        let reply = self.topics.create(create, entry.stamp);
+        if let Reply::TopicCreated { topic, existed: false } = reply {
+            self.queues.add_topic(topic, create.queues);
+        }
+        reply
+    }
+
+    fn delete_topic(&mut self, topic: TopicId, effects: &mut Vec<Effect>) -> Reply {
+        if self.topics.delete(topic).is_none() {
+            return Reply::Refused(Refusal::NoTopic { topic });
+        }
+        self.queues.drop_topic(topic);
+        self.subscriptions.drop_topic(topic);
+        self.deliveries.drop_topic(topic);
+        effects.push(Effect::TopicGone { topic });
+        Reply::Done
+    }
+
+    fn delete_group(&mut self, group: GroupId, effects: &mut Vec<Effect>) -> Reply {
+        if self.groups.delete(group).is_none() {
+            return Reply::Refused(Refusal::NoGroup { group });
+        }
+        self.subscriptions.drop_group(group);
+        self.deliveries.drop_group(group);
+        effects.push(Effect::GroupGone { group });
+        Reply::Done
+    }
+
+    fn subscribe(&mut self, subscribe: Subscribe) -> Reply {
+        match self.check_pair(subscribe.group, subscribe.topic) {
+            Ok(()) => self.subscriptions.add(subscribe),
+            Err(refusal) => Reply::Refused(refusal),
+        }
+    }
+
+    fn check_pair(&self, group: GroupId, topic: TopicId) -> Result<(), Refusal> {
+        self.groups.get(group)?;
+        self.topics.get(topic)?;
+        Ok(())
+    }
+
+    fn publish(
+        &mut self,
+        entry: &Entry,
+        publish: &Publish,
+        effects: &mut Vec<Effect>,
+    ) -> io::Result<Reply> {
+        let topic = publish.topic;
+        if let Err(refusal) = self.check_publish(publish) {
+            return Ok(Reply::Refused(refusal));
+        }
+        let mut published = Vec::with_capacity(publish.items.len());
+        let mut units: BTreeMap<QueueId, Vec<Unit>> = BTreeMap::new();
+        for item in &publish.items {
+            self.dedup.forget(entry.stamp);
+            let earlier = publish.dedup.then(|| self.dedup.find(topic, item)).flatten();
+            if let Some(earlier) = earlier {
+                published.push(earlier);
+                continue;
+            }
+            let end = self.queues.end(topic, item.queue).expect("checked: the queue exists");
+            let units = units.entry(item.queue).or_default();
+            let offset = end.plus(units.len() as u64);
+            units.push(unit_of(entry, item));
+            let outcome =
+                Published { queue: item.queue, offset, visible: entry.stamp, repeated: false };
+            if publish.dedup {
+                self.dedup.add(topic, item, &outcome);
+            }
+            published.push(outcome);
+        }
+        for (queue, units) in units {
+            self.queues.append(topic, queue, &units)?;
+            let count = u32::try_from(units.len()).expect("an entry counts its messages in a u32");
+            effects.push(Effect::Arrived { topic, queue, count });
+        }
+        Ok(Reply::Published(published))
+    }
+
+    fn check_publish(&self, publish: &Publish) -> Result<(), Refusal> {
+        let topic = self.topics.get(publish.topic)?;
+        publish.items.iter().try_for_each(|item| topic.check_queue(item.queue))
+    }
+
+    fn deliver(
+        &mut self,
+        entry: &Entry,
+        deliveries: &[Delivery],
+        effects: &mut Vec<Effect>,
+    ) -> Reply {
+        let mut ready = ReadyCounts::default();
+        let mut outcomes = Vec::with_capacity(deliveries.len());
+        for delivery in deliveries {
+            let outcome = match self.check_delivery(delivery) {
+                Ok(()) => self.deliver_one(entry, delivery, &mut ready),
+                Err(refusal) => DeliveryOutcome::Refused(refusal),
+            };
+            outcomes.push(outcome);
+        }
+        effects.extend(ready.effects());
+        Reply::Deliveries(outcomes)
+    }
+
+    fn check_delivery(&self, delivery: &Delivery) -> Result<(), Refusal> {
+        match delivery {
+            Delivery::Checkout(checkout) => self.check_pair(checkout.group, checkout.topic),
+            Delivery::Ack(ack) => self.check_pair(ack.handle.group, ack.handle.topic),
+            Delivery::Hold(hold) => self.check_pair(hold.handle.group, hold.handle.topic),
+            Delivery::Release(release) => self.groups.get(release.group).map(|_| ()),
+            Delivery::Renew(_) | Delivery::Return(_) => Ok(()),
+        }
+    }
+
+    fn deliver_one(
+        &mut self,
+        entry: &Entry,
+        delivery: &Delivery,
+        ready: &mut ReadyCounts,
+    ) -> DeliveryOutcome {
+        let stamp = entry.stamp;
+        match delivery {
+            Delivery::Checkout(checkout) => {
+                let bounds = Bounds {
+                    stamp,
+                    subscription_version: self.subscriptions.get(checkout.group, checkout.topic).0,
+                    end: &|queue| self.queues.end(checkout.topic, queue),
+                };
+                DeliveryOutcome::CheckedOut(self.deliveries.check_out(checkout, &bounds))
+            }
+            Delivery::Ack(ack) => self.deliveries.ack(ack),
+            Delivery::Hold(hold) => self.deliveries.hold(hold, stamp, ready),
+            Delivery::Renew(renew) => self.deliveries.renew(renew, stamp),
+            Delivery::Release(release) => self.deliveries.release(release, stamp, ready),
+            Delivery::Return(returned) => self.deliveries.give_back(returned, stamp, ready),
+        }
+    }
+}
+
+/// The pointer to a message whose record lies in this entry.
+fn unit_of(entry: &Entry, item: &PublishItem) -> Unit {
+    let end = item.record_at as usize + item.record.len();
+    assert!(end <= entry.command.len(), "a record lies within its command");
+    Unit {
+        position: entry.position.plus(u64::from(item.record_at)),
+        size: u32::try_from(item.record.len()).expect("a record is shorter than its command"),
+        tag_hash: item.tag_hash,
+        group_hash: item.group_hash,
+        visible: entry.stamp,
+    }
+}

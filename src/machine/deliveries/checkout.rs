@@ -1,0 +1,131 @@
+//! Handing out: what a checkout asks for against what is available.
+
+use super::checkouts::Record;
+use super::queue::{Pending, Phase, Standing};
+use super::{Deliveries, Key};
+use crate::base::{CheckoutId, QueueId, QueueOffset, UtcMillis};
+use crate::command::{CheckedOut, Checkout, Grant, Granted, Skip};
+use crate::machine::limits::PENDING_MAX;
+
+/// What the rest of the state says about a checkout that is being applied.
+pub(in crate::machine) struct Bounds<'a> {
+    /// The entry's stamp.
+    pub(in crate::machine) stamp: UtcMillis,
+    /// The group's subscription version now.
+    pub(in crate::machine) subscription_version: u32,
+    /// The end of a queue of the topic; `None` for a queue that it does not have.
+    pub(in crate::machine) end: &'a dyn Fn(QueueId) -> Option<QueueOffset>,
+}
+
+impl Deliveries {
+    /// Hands out what is available of what is asked for (rule R4). The answer lists what was
+    /// handed out; without anything nothing is stored and the checkout id is 0 (rule R21).
+    pub(in crate::machine) fn check_out(
+        &mut self,
+        checkout: &Checkout,
+        bounds: &Bounds<'_>,
+    ) -> CheckedOut {
+        if let Some(again) = self.serve_again(checkout, bounds.stamp) {
+            return again;
+        }
+        let id = self.checkouts.next_id();
+        let mut granted = Vec::new();
+        for take in &checkout.takes {
+            let Some(end) = (bounds.end)(take.queue) else { continue };
+            if checkout.subscription_version == bounds.subscription_version {
+                for skip in take.skips.iter().filter(|skip| skip.from < skip.to && skip.to <= end) {
+                    self.skip(checkout, take.queue, *skip);
+                }
+            }
+            for grant in take.grants.iter().filter(|grant| grant.offset < end) {
+                granted.extend(self.grant(checkout, take.queue, grant, (id, bounds.stamp)));
+            }
+        }
+        if granted.is_empty() {
+            return CheckedOut { checkout: CheckoutId::new(0), granted };
+        }
+        let mut items: Vec<_> = granted.iter().map(|one| (one.queue, one.offset)).collect();
+        items.sort_unstable();
+        let record = Record {
+            group: checkout.group,
+            topic: checkout.topic,
+            consumer: checkout.consumer.clone(),
+            attempt_id: checkout.attempt_id.clone(),
+            auto_renew: checkout.auto_renew,
+            first: bounds.stamp,
+            invisible: checkout.invisible,
+            until: bounds.stamp.plus(checkout.invisible),
+            items,
+        };
+        self.checkouts.add(id, record);
+        CheckedOut { checkout: id, granted }
+    }
+
+    /// An attempt that is known gets what it got before, as far as it is still hidden for it.
+    fn serve_again(&self, checkout: &Checkout, stamp: UtcMillis) -> Option<CheckedOut> {
+        let attempt = checkout.attempt_id.as_deref()?;
+        let (id, record) =
+            self.checkouts.of_attempt(checkout.group, checkout.topic, attempt, stamp)?;
+        let granted = self.granted_of(id, record, stamp);
+        (!granted.is_empty()).then_some(CheckedOut { checkout: id, granted })
+    }
+
+    /// What is still with the consumer under a checkout, as it was granted.
+    pub(super) fn granted_of(
+        &self,
+        id: CheckoutId,
+        record: &Record,
+        stamp: UtcMillis,
+    ) -> Vec<Granted> {
+        let still = |&(queue, offset): &(QueueId, QueueOffset)| {
+            let key = Key { group: record.group, topic: record.topic, queue, offset };
+            let pending = self.pending(key).expect("a checkout lists pending messages");
+            assert_eq!(pending.checkout, id, "a checkout lists its own messages");
+            let Pending { unit, attempt, due, .. } = *pending;
+            (due > stamp).then_some(Granted { queue, offset, attempt, unit, checkout: id })
+        };
+        record.items.iter().filter_map(still).collect()
+    }
+
+    fn skip(&mut self, checkout: &Checkout, queue: QueueId, skip: Skip) {
+        let queues = self.pairs.entry((checkout.group, checkout.topic)).or_default();
+        queues.entry(queue).or_default().skip(skip.from.get(), skip.to.get());
+    }
+
+    fn grant(
+        &mut self,
+        checkout: &Checkout,
+        queue: QueueId,
+        grant: &Grant,
+        (id, stamp): (CheckoutId, UtcMillis),
+    ) -> Option<Granted> {
+        let offset = grant.offset;
+        let key = Key { group: checkout.group, topic: checkout.topic, queue, offset };
+        let full = self.pending_total >= PENDING_MAX;
+        let queues = self.pairs.entry((key.group, key.topic)).or_default();
+        let deliveries = queues.entry(queue).or_default();
+        let (unit, attempt) = match deliveries.standing(offset.get()) {
+            Standing::Pending => {
+                let pending = deliveries.pending.get(&offset.get())?;
+                if pending.phase != Phase::Ready {
+                    return None;
+                }
+                deliveries.ready.remove(&offset.get());
+                // The unit that came with the first delivery is the message's identity.
+                (pending.unit, pending.attempt.saturating_add(1))
+            }
+            Standing::Fresh | Standing::Free if !full && deliveries.take(offset.get()) => {
+                self.pending_total += 1;
+                (grant.unit, 1)
+            }
+            Standing::Fresh | Standing::Free | Standing::Done => return None,
+        };
+        let due = stamp.plus(checkout.invisible);
+        let sequence = self.next_sequence();
+        let pending =
+            Pending { unit, attempt, checkout: id, phase: Phase::InFlight, due, sequence };
+        self.queue_mut(key).pending.insert(offset.get(), pending);
+        self.due.add(due, sequence, key);
+        Some(Granted { queue, offset, attempt, unit, checkout: id })
+    }
+}

@@ -1,0 +1,263 @@
+//! What each group has of each topic: handed out, waiting, done.
+//!
+//! Invariant, for each group, topic and queue: every offset below the queue's end is in exactly
+//! one of never considered, free, in flight (held and waiting included), ready, done. Each change
+//! goes through one of the few functions here that keep the derived indexes in step.
+//!
+//! A handle is good while its delivery lasts: until the message is acknowledged, returned, or
+//! until the tick that makes it visible again was *applied*. A deadline that has passed without a
+//! tick ends nothing, so log order alone decides between an ack and an expiry.
+
+mod checkout;
+mod checkouts;
+mod due;
+mod intervals;
+mod queue;
+mod settle;
+mod views;
+
+use std::collections::BTreeMap;
+
+use self::checkouts::Checkouts;
+use self::due::Due;
+use self::queue::{Pending, Phase, QueueDeliveries};
+use super::codec::{read_rows, require, write_rows};
+use super::effect::ReadyCounts;
+use super::error::SectionError;
+use crate::base::{GroupId, QueueId, QueueOffset, TopicId, UtcMillis};
+use crate::command::{Handle, Reader, Writer};
+
+pub(super) use self::checkout::Bounds;
+pub use self::views::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
+
+/// A message as a group sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    group: GroupId,
+    topic: TopicId,
+    queue: QueueId,
+    offset: QueueOffset,
+}
+
+impl Key {
+    fn of(handle: &Handle) -> Self {
+        let Handle { group, topic, queue, offset, .. } = *handle;
+        Self { group, topic, queue, offset }
+    }
+}
+
+type Queues = BTreeMap<QueueId, QueueDeliveries>;
+
+#[derive(Debug, Default)]
+pub(super) struct Deliveries {
+    pairs: BTreeMap<(GroupId, TopicId), Queues>,
+    checkouts: Checkouts,
+    /// Numbers deadlines in the order in which they are set.
+    last_sequence: u64,
+    due: Due,
+    /// Messages pending in all queues: derived.
+    pending_total: usize,
+}
+
+impl Deliveries {
+    fn queue(&self, group: GroupId, topic: TopicId, queue: QueueId) -> Option<&QueueDeliveries> {
+        self.pairs.get(&(group, topic))?.get(&queue)
+    }
+
+    fn pending(&self, key: Key) -> Option<&Pending> {
+        self.queue(key.group, key.topic, key.queue)?.pending.get(&key.offset.get())
+    }
+
+    /// The queue's part of a key that is known to be pending.
+    fn queue_mut(&mut self, key: Key) -> &mut QueueDeliveries {
+        let queues = self.pairs.get_mut(&(key.group, key.topic));
+        queues.and_then(|queues| queues.get_mut(&key.queue)).expect("a pending key has its queue")
+    }
+
+    fn pending_mut(&mut self, key: Key) -> &mut Pending {
+        self.queue_mut(key).pending.get_mut(&key.offset.get()).expect("the key is pending")
+    }
+
+    fn next_sequence(&mut self) -> u64 {
+        self.last_sequence += 1;
+        self.last_sequence
+    }
+
+    /// The delivery that a handle names, if it is not over.
+    fn live(&self, handle: &Handle) -> Option<&Pending> {
+        self.pending(Key::of(handle)).filter(|pending| {
+            pending.phase.is_live()
+                && pending.checkout == handle.checkout
+                && pending.attempt == handle.attempt
+        })
+    }
+
+    /// Gives a message that is not ready another deadline.
+    fn set_due(&mut self, key: Key, due: UtcMillis) {
+        let sequence = self.next_sequence();
+        let pending = self.pending_mut(key);
+        assert_ne!(pending.phase, Phase::Ready, "what is ready has no deadline");
+        let (old_due, old_sequence) = (pending.due, pending.sequence);
+        pending.due = due;
+        pending.sequence = sequence;
+        let removed = self.due.remove(old_due, old_sequence);
+        assert_eq!(removed, Some(key), "every hidden message has its deadline");
+        self.due.add(due, sequence, key);
+    }
+
+    /// Takes a message away from its consumer, if it has one: its handle is stale from here on.
+    fn leave_checkout(&mut self, key: Key, phase: Phase) {
+        assert!(!phase.is_live(), "it would stay with its consumer");
+        let pending = self.pending_mut(key);
+        let (was, checkout) = (pending.phase, pending.checkout);
+        pending.phase = phase;
+        if was.is_live() {
+            self.checkouts.remove_item(checkout, key);
+        }
+    }
+
+    /// The end of a deadline.
+    fn make_ready(&mut self, key: Key, ready: &mut ReadyCounts) {
+        let pending = *self.pending_mut(key);
+        let removed = self.due.remove(pending.due, pending.sequence);
+        assert_eq!(removed, Some(key), "every hidden message has its deadline");
+        self.leave_checkout(key, Phase::Ready);
+        let fresh = self.queue_mut(key).ready.insert(key.offset.get());
+        assert!(fresh, "it was ready before");
+        ready.add(key.group, key.topic);
+    }
+
+    /// Makes at most `limit` of what is due by `stamp` ready, in the order of deadlines.
+    pub(super) fn tick(&mut self, stamp: UtcMillis, limit: u32) -> ReadyCounts {
+        let mut ready = ReadyCounts::default();
+        for _ in 0..limit {
+            let Some(key) = self.due.first_until(stamp) else { break };
+            self.make_ready(key, &mut ready);
+        }
+        ready
+    }
+
+    pub(super) fn drop_topic(&mut self, topic: TopicId) {
+        self.checkouts.drop_where(|record| record.topic == topic);
+        self.drop_pairs(|pair| pair.1 == topic);
+    }
+
+    pub(super) fn drop_group(&mut self, group: GroupId) {
+        self.checkouts.drop_where(|record| record.group == group);
+        self.drop_pairs(|pair| pair.0 == group);
+    }
+
+    fn drop_pairs(&mut self, gone: impl Fn(&(GroupId, TopicId)) -> bool) {
+        let (due, pending_total) = (&mut self.due, &mut self.pending_total);
+        self.pairs.retain(|pair, queues| {
+            if !gone(pair) {
+                return true;
+            }
+            for pending in queues.values().flat_map(|queue| queue.pending.values()) {
+                *pending_total -= 1;
+                if pending.phase != Phase::Ready {
+                    let removed = due.remove(pending.due, pending.sequence);
+                    assert!(removed.is_some(), "every hidden message has its deadline");
+                }
+            }
+            false
+        });
+    }
+
+    /// The pairs' part of the state; checkouts have a section of their own.
+    pub(super) fn write_pairs(&self, writer: &mut Writer) {
+        writer.u64(self.last_sequence);
+        write_rows(writer, self.pairs.iter(), |w, ((group, topic), queues)| {
+            w.put(group);
+            w.put(topic);
+            write_rows(w, queues.iter(), |w, (queue, deliveries)| {
+                w.put(queue);
+                deliveries.write(w);
+            });
+        });
+    }
+
+    pub(super) fn write_checkouts(&self, writer: &mut Writer) {
+        self.checkouts.write(writer);
+    }
+
+    pub(super) fn read_checkouts(reader: &mut Reader) -> Result<Self, SectionError> {
+        Ok(Self { checkouts: Checkouts::read(reader)?, ..Self::default() })
+    }
+
+    /// Comes after [`Self::read_checkouts`]; rebuilds every index.
+    pub(super) fn read_pairs(&mut self, reader: &mut Reader) -> Result<(), SectionError> {
+        self.last_sequence = reader.u64()?;
+        let mut pairs = BTreeMap::new();
+        read_rows(reader, |r| {
+            let pair = (r.get()?, r.get()?);
+            let mut queues = Queues::new();
+            read_rows(r, |r| {
+                let queue = r.get()?;
+                let deliveries = QueueDeliveries::read(r)?;
+                self.restore(pair, queue, &deliveries)?;
+                require(queues.insert(queue, deliveries).is_none(), "a queue comes twice")
+            })?;
+            require(pairs.insert(pair, queues).is_none(), "a group and topic come twice")
+        })?;
+        self.pairs = pairs;
+        self.checkouts.check_restored()
+    }
+
+    fn restore(
+        &mut self,
+        (group, topic): (GroupId, TopicId),
+        queue: QueueId,
+        deliveries: &QueueDeliveries,
+    ) -> Result<(), SectionError> {
+        self.pending_total += deliveries.pending.len();
+        for (offset, pending) in &deliveries.pending {
+            let key = Key { group, topic, queue, offset: QueueOffset::new(*offset) };
+            if pending.phase.is_live() {
+                self.checkouts.restore_item(pending.checkout, key)?;
+            }
+            if pending.phase != Phase::Ready {
+                let known = self.due.contains(pending.due, pending.sequence);
+                require(!known && pending.sequence <= self.last_sequence, "a deadline twice")?;
+                self.due.add(pending.due, pending.sequence, key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the indexes say what the queues say. `end` knows each queue's end.
+    pub(super) fn check(
+        &self,
+        end: impl Fn(TopicId, QueueId) -> Option<QueueOffset>,
+    ) -> Result<(), SectionError> {
+        let (mut pending_total, mut hidden, mut live) = (0, 0, 0);
+        for ((group, topic), queues) in &self.pairs {
+            for (queue, deliveries) in queues {
+                let Some(end) = end(*topic, *queue) else {
+                    return require(false, "deliveries of a queue that does not exist");
+                };
+                require(deliveries.next <= end.get(), "deliveries beyond the end of a queue")?;
+                let behind = deliveries.pending.range(deliveries.next..).next();
+                require(behind.is_none(), "pending behind what was considered")?;
+                pending_total += deliveries.pending.len();
+                for (offset, pending) in &deliveries.pending {
+                    require(!deliveries.free.contains(*offset), "pending and free")?;
+                    let ready = pending.phase == Phase::Ready;
+                    require(deliveries.ready.contains(offset) == ready, "the ready index is off")?;
+                    hidden += usize::from(!ready);
+                    let offset = QueueOffset::new(*offset);
+                    let key = Key { group: *group, topic: *topic, queue: *queue, offset };
+                    let due = self.due.contains(pending.due, pending.sequence);
+                    require(ready || due, "a deadline is missing")?;
+                    live += usize::from(pending.phase.is_live());
+                    let with =
+                        !pending.phase.is_live() || self.checkouts.lists(pending.checkout, key);
+                    require(with, "in flight without a checkout")?;
+                }
+            }
+        }
+        require(hidden == self.due.len(), "a deadline of nothing")?;
+        require(live == self.checkouts.items(), "a checkout of nothing")?;
+        require(pending_total == self.pending_total, "the count of pending messages is off")
+    }
+}

@@ -1,0 +1,45 @@
+//! What a leader may do after an entry was applied. Losing every effect loses no data.
+
+use std::collections::BTreeMap;
+
+use crate::base::{GroupId, QueueId, TopicId};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// New messages at the end of a queue.
+    Arrived {
+        topic: TopicId,
+        queue: QueueId,
+        count: u32,
+    },
+    /// Messages that were handed out are visible to the group again.
+    Ready {
+        group: GroupId,
+        topic: TopicId,
+        count: u32,
+    },
+    TopicGone {
+        topic: TopicId,
+    },
+    GroupGone {
+        group: GroupId,
+    },
+}
+
+/// How many messages became visible again, summed per group and topic within one entry.
+#[derive(Debug, Default)]
+pub(super) struct ReadyCounts(BTreeMap<(GroupId, TopicId), u32>);
+
+impl ReadyCounts {
+    pub(super) fn add(&mut self, group: GroupId, topic: TopicId) {
+        *self.0.entry((group, topic)).or_default() += 1;
+    }
+
+    pub(super) fn total(&self) -> u32 {
+        self.0.values().sum()
+    }
+
+    pub(super) fn effects(self) -> impl Iterator<Item = Effect> {
+        self.0.into_iter().map(|((group, topic), count)| Effect::Ready { group, topic, count })
+    }
+}

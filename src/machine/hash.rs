@@ -1,0 +1,31 @@
+//! One number for a whole state, so that replicas can be compared.
+
+use std::hash::Hasher;
+
+use bytes::Bytes;
+use twox_hash::XxHash3_64;
+
+use super::dedup::DedupImage;
+
+/// A copy of every replicated table, as it stood after one entry.
+#[derive(Debug)]
+pub(super) struct Image {
+    /// Section number and bytes, in the order of numbers.
+    pub(super) sections: Vec<(u8, Bytes)>,
+    pub(super) dedup: DedupImage,
+}
+
+impl Image {
+    /// XXH3 over every section's number, length and bytes, in order, then over the memory of sent
+    /// messages. Equal states have equal bytes: tables are ordered, and no field has two forms.
+    pub(super) fn hash(&self) -> u64 {
+        let mut hasher = XxHash3_64::new();
+        for (section, bytes) in &self.sections {
+            hasher.write(&[*section]);
+            hasher.write(&(bytes.len() as u64).to_be_bytes());
+            hasher.write(bytes);
+        }
+        hasher.write(&self.dedup.hash().to_be_bytes());
+        hasher.finish()
+    }
+}

@@ -1,0 +1,36 @@
+//! Every bound that applying an entry knows. They are part of what the log means: replicas that
+//! disagreed on one would part ways, so none is a setting (rule R3).
+
+use crate::base::Millis;
+
+/// Most queues of one topic. They are storage, not parallelism: any member takes from any queue.
+pub const QUEUES_MAX: u32 = 1024;
+/// Most topics of a broker group.
+pub const TOPICS_MAX: usize = 200_000;
+/// Most queues of all topics together; each costs under 200 bytes while idle.
+pub const QUEUES_TOTAL_MAX: usize = 4 << 20;
+/// Most consumer groups of a broker group.
+pub const GROUPS_MAX: usize = 100_000;
+/// Most pairs of a group and a topic that it uses.
+pub const GROUP_TOPICS_MAX: usize = 1_000_000;
+/// Most different filter expressions that live members of one group use on one topic.
+pub const SUBSCRIPTIONS_MAX: usize = 64;
+/// Longest filter expression, in bytes.
+pub const EXPRESSION_MAX: usize = 32 << 10;
+/// Most messages of one queue that one group may hold handed out or waiting, and most gaps of
+/// messages that it has passed by (rule R13). At the cap redelivery goes on, new ones wait.
+pub const PENDING_PER_QUEUE_MAX: usize = 100_000;
+/// Most messages handed out or waiting in a whole broker group; each costs about 250 bytes.
+pub const PENDING_MAX: usize = 4 << 20;
+/// Most visible-again messages, and most gaps, that one [`super::QueueView`] lists.
+pub const VIEW_MAX: usize = 256;
+
+/// A sent message's id is remembered for at least this long …
+pub const DEDUP_WINDOW: Millis = Millis::from_secs(30);
+/// … while it is among the last this many of the broker group …
+pub const DEDUP_MAX: u64 = 1 << 20;
+/// … and for any time while it is among the last this many (rule R19).
+pub const DEDUP_MIN: u64 = 64 << 10;
+
+const _: () = assert!(DEDUP_MIN <= DEDUP_MAX && DEDUP_MAX <= u32::MAX as u64);
+const _: () = assert!(PENDING_PER_QUEUE_MAX <= PENDING_MAX);

@@ -1,0 +1,222 @@
+//! Everything that applied entries have led to, and how it is read.
+
+use std::io;
+
+use bytes::Bytes;
+
+use super::consume_queue::ConsumeQueues;
+use super::dedup::Dedup;
+use super::deliveries::{
+    CheckoutInfo, Deliveries, HandleState, Lag, QueueView, ReadyMessage, Renewal,
+};
+use super::extents::Extents;
+use super::groups::{Group, Groups};
+use super::head::Head;
+use super::subscriptions::Subscriptions;
+use super::topics::{Topic, Topics};
+use crate::base::{
+    CheckoutId, ClientId, GroupId, GroupName, LogIndex, LogPosition, QueueId, QueueOffset, Term,
+    TopicId, TopicName, UtcMillis,
+};
+use crate::command::{Found, Granted, Handle, Unit};
+
+/// The machine's state. Reading it never blocks on anything but the files of queue units.
+#[derive(Debug)]
+pub struct State {
+    pub(super) head: Head,
+    pub(super) topics: Topics,
+    pub(super) groups: Groups,
+    pub(super) queues: ConsumeQueues,
+    pub(super) subscriptions: Subscriptions,
+    pub(super) deliveries: Deliveries,
+    pub(super) dedup: Dedup,
+    /// The last audit: volatile, outside the state hash.
+    pub(super) audit: Option<(LogIndex, u64)>,
+}
+
+impl State {
+    /// Before the first entry. `seed` is any number, drawn by this process for itself.
+    pub(super) fn empty(extents: Extents, seed: u64) -> Self {
+        Self {
+            head: Head::default(),
+            topics: Topics::default(),
+            groups: Groups::default(),
+            queues: ConsumeQueues::new(extents),
+            subscriptions: Subscriptions::default(),
+            deliveries: Deliveries::default(),
+            dedup: Dedup::new(seed),
+            audit: None,
+        }
+    }
+
+    /// The last applied entry.
+    pub fn applied(&self) -> Option<(LogIndex, Term)> {
+        self.head.applied
+    }
+
+    /// The stamp of the last applied entry; 0 before the first.
+    pub fn stamp(&self) -> UtcMillis {
+        self.head.stamp
+    }
+
+    /// Where the frame behind the last applied entry starts.
+    pub fn log_end(&self) -> LogPosition {
+        self.head.log_end
+    }
+
+    /// The membership in force and the entry that set it.
+    pub fn membership(&self) -> Option<(LogIndex, Term, &Bytes)> {
+        self.head.membership.as_ref().map(|(index, term, bytes)| (*index, *term, bytes))
+    }
+
+    /// A hash of every replicated field. Costs a copy of the small tables: for audits and tests.
+    pub fn hash(&self) -> u64 {
+        self.image().hash()
+    }
+
+    /// A hash of every queue unit that is held here, read from the files. `InvalidData` when they
+    /// are not the ones that were appended.
+    pub fn units_hash(&self) -> io::Result<u64> {
+        self.queues.units_hash()
+    }
+
+    /// The last audit entry applied since this process started, and the state's hash there.
+    pub fn audit(&self) -> Option<(LogIndex, u64)> {
+        self.audit
+    }
+
+    pub fn founded(&self) -> Option<&Found> {
+        self.head.founded.as_ref()
+    }
+
+    pub fn topic(&self, name: &TopicName) -> Option<&Topic> {
+        self.topics.by_name(name)
+    }
+
+    pub fn topic_by_id(&self, id: TopicId) -> Option<&Topic> {
+        self.topics.get(id).ok()
+    }
+
+    /// In the order of names.
+    pub fn topics(&self) -> impl Iterator<Item = &Topic> {
+        self.topics.iter()
+    }
+
+    /// Rises when a topic comes or goes.
+    pub fn topics_version(&self) -> u64 {
+        self.topics.version()
+    }
+
+    pub fn group(&self, name: &GroupName) -> Option<&Group> {
+        self.groups.by_name(name)
+    }
+
+    pub fn group_by_id(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(id).ok()
+    }
+
+    /// In the order of names.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter()
+    }
+
+    /// The topics of which a group has been handed anything, or skipped anything.
+    pub fn topics_of(&self, group: GroupId) -> impl Iterator<Item = TopicId> {
+        self.deliveries.topics_of(group)
+    }
+
+    /// The offset that the next message of a queue gets; 0 for a queue that does not exist.
+    pub fn queue_end(&self, topic: TopicId, queue: QueueId) -> QueueOffset {
+        self.queues.end(topic, queue).unwrap_or_default()
+    }
+
+    /// The first offset that can still be read.
+    pub fn queue_start(&self, topic: TopicId, queue: QueueId) -> QueueOffset {
+        self.queues.start(topic, queue).unwrap_or_default()
+    }
+
+    /// At most `max` units from `from` on. `NotFound` below [`Self::queue_start`].
+    pub fn units(
+        &self,
+        topic: TopicId,
+        queue: QueueId,
+        from: QueueOffset,
+        max: usize,
+    ) -> io::Result<Vec<Unit>> {
+        self.queues.read(topic, queue, from, max)
+    }
+
+    /// How a group stands in a queue; a new group is at offset 0 with nothing considered.
+    pub fn view(&self, group: GroupId, topic: TopicId, queue: QueueId) -> QueueView {
+        self.deliveries.view(group, topic, queue)
+    }
+
+    /// At most `limit` ranges, ends exclusive, that were passed by and not handed out, from `from`.
+    pub fn free_from(
+        &self,
+        pair: (GroupId, TopicId),
+        queue: QueueId,
+        from: QueueOffset,
+        limit: usize,
+    ) -> Vec<(QueueOffset, QueueOffset)> {
+        self.deliveries.free_from(pair, queue, from, limit)
+    }
+
+    /// At most `limit` messages that are visible again, from offset `from` on.
+    pub fn ready_from(
+        &self,
+        pair: (GroupId, TopicId),
+        queue: QueueId,
+        from: QueueOffset,
+        limit: usize,
+    ) -> Vec<ReadyMessage> {
+        self.deliveries.ready_from(pair, queue, from, limit)
+    }
+
+    /// The version of a group's subscriptions to a topic, and the live filter expressions, sorted.
+    pub fn subscriptions(&self, group: GroupId, topic: TopicId) -> (u32, &[String]) {
+        self.subscriptions.get(group, topic)
+    }
+
+    /// What an attempt id was granted before and would be served again; `None` when a receive with
+    /// it is a new one.
+    pub fn checkout_of_attempt(
+        &self,
+        group: GroupId,
+        topic: TopicId,
+        attempt: &str,
+    ) -> Option<Vec<Granted>> {
+        self.deliveries.checkout_of_attempt(group, topic, attempt, self.head.stamp)
+    }
+
+    /// A checkout that still has messages with its consumer.
+    pub fn checkout(&self, id: CheckoutId) -> Option<CheckoutInfo> {
+        self.deliveries.checkout(id)
+    }
+
+    /// A consumer's checkouts in a group, oldest first.
+    pub fn checkouts_of(&self, group: GroupId, consumer: &ClientId) -> Vec<CheckoutId> {
+        self.deliveries.checkouts_of(group, consumer)
+    }
+
+    /// Auto-renewed checkouts whose time is over before `before`, the most urgent first.
+    pub fn renewals(&self, before: UtcMillis) -> Vec<Renewal> {
+        self.deliveries.renewals(before)
+    }
+
+    pub fn handle_state(&self, handle: &Handle) -> HandleState {
+        self.deliveries.handle_state(handle)
+    }
+
+    /// When the next hidden message becomes due: a tick is to be proposed then, not before.
+    pub fn next_due(&self) -> Option<UtcMillis> {
+        self.deliveries.next_due()
+    }
+
+    /// Zero for a topic that does not exist.
+    pub fn lag(&self, group: GroupId, topic: TopicId) -> Lag {
+        let queues = self.topic_by_id(topic).map_or(0, |topic| topic.queues);
+        let ends = (0..queues).map(|queue| self.queue_end(topic, QueueId::new(queue)));
+        self.deliveries.lag(group, topic, ends)
+    }
+}

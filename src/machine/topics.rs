@@ -1,0 +1,171 @@
+//! Topics: names, incarnations, settings.
+
+use std::collections::BTreeMap;
+
+use super::codec::{read_rows, require, write_rows};
+use super::error::SectionError;
+use super::limits::{QUEUES_MAX, QUEUES_TOTAL_MAX, TOPICS_MAX};
+use crate::base::{QueueId, TopicId, TopicName, UtcMillis};
+use crate::command::{CreateTopic, Reader, Refusal, Reply, Writer};
+use crate::message::MessageKind;
+
+/// One incarnation of a topic name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topic {
+    pub id: TopicId,
+    pub name: TopicName,
+    /// 1 to [`QUEUES_MAX`].
+    pub queues: u32,
+    /// The kinds it takes, at least one, sorted.
+    pub kinds: Vec<MessageKind>,
+    /// The stamp of the entry that created it.
+    pub created: UtcMillis,
+}
+
+impl Topic {
+    /// Refuses a queue that the topic does not have.
+    pub(super) fn check_queue(&self, queue: QueueId) -> Result<(), Refusal> {
+        if queue.get() < self.queues {
+            return Ok(());
+        }
+        Err(Refusal::NoQueue { queue, queues: self.queues })
+    }
+}
+
+/// All topics. Ids count from 1 and are never given again.
+#[derive(Debug, Default)]
+pub(super) struct Topics {
+    by_id: BTreeMap<TopicId, Topic>,
+    /// Derived from `by_id`.
+    by_name: BTreeMap<TopicName, TopicId>,
+    last_id: u64,
+    /// Counts creations and deletions, so that caches of routes know when to look again.
+    version: u64,
+    /// Derived from `by_id`.
+    queues_total: usize,
+}
+
+fn settings(queues: u32, kinds: &[MessageKind]) -> String {
+    let kinds: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
+    format!("{queues} queues of {} messages", kinds.join(", "))
+}
+
+fn limit(what: &str, limit: usize) -> Refusal {
+    Refusal::Limit { what: what.to_owned(), limit: limit as u64 }
+}
+
+impl Topics {
+    pub(super) fn create(&mut self, create: &CreateTopic, stamp: UtcMillis) -> Reply {
+        let mut kinds = create.kinds.clone();
+        kinds.sort_unstable();
+        kinds.dedup();
+        if let Some(topic) = self.by_name(&create.name) {
+            if topic.queues == create.queues && topic.kinds == kinds {
+                return Reply::TopicCreated { topic: topic.id, existed: true };
+            }
+            return Reply::Refused(Refusal::TopicDiffers {
+                exists: settings(topic.queues, &topic.kinds),
+                asked: settings(create.queues, &kinds),
+            });
+        }
+        if let Err(refusal) = self.check_limits(create.queues, &kinds) {
+            return Reply::Refused(refusal);
+        }
+        self.last_id += 1;
+        let id = TopicId::new(self.last_id);
+        let name = create.name.clone();
+        self.insert(Topic { id, name, queues: create.queues, kinds, created: stamp });
+        self.version += 1;
+        Reply::TopicCreated { topic: id, existed: false }
+    }
+
+    fn check_limits(&self, queues: u32, kinds: &[MessageKind]) -> Result<(), Refusal> {
+        if queues == 0 {
+            return Err(limit("queues of a topic, at least", 1));
+        }
+        if queues > QUEUES_MAX {
+            return Err(limit("queues of a topic", QUEUES_MAX as usize));
+        }
+        if kinds.is_empty() {
+            return Err(limit("message kinds of a topic, at least", 1));
+        }
+        if self.by_id.len() >= TOPICS_MAX {
+            return Err(limit("topics", TOPICS_MAX));
+        }
+        if self.queues_total + queues as usize > QUEUES_TOTAL_MAX {
+            return Err(limit("queues of all topics", QUEUES_TOTAL_MAX));
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, topic: Topic) {
+        self.queues_total += topic.queues as usize;
+        let named = self.by_name.insert(topic.name.clone(), topic.id);
+        assert!(named.is_none(), "two topics of one name");
+        let known = self.by_id.insert(topic.id, topic);
+        assert!(known.is_none(), "a topic id was given twice");
+    }
+
+    pub(super) fn delete(&mut self, id: TopicId) -> Option<Topic> {
+        let topic = self.by_id.remove(&id)?;
+        let named = self.by_name.remove(&topic.name);
+        assert_eq!(named, Some(id), "the name index lost a topic");
+        self.queues_total -= topic.queues as usize;
+        self.version += 1;
+        Some(topic)
+    }
+
+    pub(super) fn get(&self, id: TopicId) -> Result<&Topic, Refusal> {
+        self.by_id.get(&id).ok_or(Refusal::NoTopic { topic: id })
+    }
+
+    pub(super) fn by_name(&self, name: &TopicName) -> Option<&Topic> {
+        let id = self.by_name.get(name)?;
+        Some(self.by_id.get(id).expect("the name index lists live topics only"))
+    }
+
+    /// In the order of names.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Topic> {
+        self.by_name.values().filter_map(|id| self.by_id.get(id))
+    }
+
+    /// In the order of ids.
+    pub(super) fn iter_by_id(&self) -> impl Iterator<Item = &Topic> {
+        self.by_id.values()
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.u64(self.last_id);
+        writer.u64(self.version);
+        write_rows(writer, self.by_id.values(), |w, topic| {
+            w.put(&topic.id);
+            w.put(&topic.name);
+            w.u32(topic.queues);
+            w.list(&topic.kinds, |w, kind| w.put(kind));
+            w.put(&topic.created);
+        });
+    }
+
+    pub(super) fn read(reader: &mut Reader) -> Result<Self, SectionError> {
+        let mut topics = Self { last_id: reader.u64()?, version: reader.u64()?, ..Self::default() };
+        read_rows(reader, |r| {
+            let topic = Topic {
+                id: r.get()?,
+                name: r.get()?,
+                queues: r.u32()?,
+                kinds: r.list(Reader::get)?,
+                created: r.get()?,
+            };
+            let fresh =
+                !topics.by_id.contains_key(&topic.id) && topics.by_name(&topic.name).is_none();
+            require(fresh && topic.id.get() <= topics.last_id, "two topics of one name or id")?;
+            topics.insert(topic);
+            Ok(())
+        })?;
+        Ok(topics)
+    }
+}

@@ -1,0 +1,74 @@
+//! Every metric there is. Names that start with `rocketmq_` are those of RocketMQ's own exporter,
+//! so that dashboards written for it find them.
+
+use super::{Counter, Description, Gauge, Histogram, Kind, Unit};
+
+macro_rules! catalog {
+    ($($constant:ident: $kind:ident $name:literal [$($label:literal),*] $unit:ident $help:literal)+) => {
+        $(
+            #[doc = concat!("`", $name, "`: ", $help)]
+            pub const $constant: $kind<{ (&[$($label),*] as &[&str]).len() }> =
+                $kind { name: $name, labels: [$($label),*] };
+        )+
+
+        /// All of them, for whoever describes them.
+        pub const CATALOG: &[Description] = &[$(Description {
+            name: $name,
+            kind: Kind::$kind,
+            unit: Unit::$unit,
+            labels: &[$($label),*],
+            help: $help,
+        }),+];
+    };
+}
+
+catalog! {
+    RAFT_ROLE: Gauge "raftmq_raft_role" [] Count
+        "What this replica is: 0 ended, 1 learner, 2 follower, 3 candidate, 4 leader."
+    RAFT_TERM: Gauge "raftmq_raft_term" [] Count
+        "The Raft term that this replica is in."
+
+    LOG_LAST_INDEX: Gauge "raftmq_log_last_index" [] Count
+        "Index of the last entry in this replica's log."
+    LOG_COMMITTED_INDEX: Gauge "raftmq_log_committed_index" [] Count
+        "Index of the last entry that this replica knows to be committed."
+    LOG_APPLIED_INDEX: Gauge "raftmq_log_applied_index" [] Count
+        "Index of the last entry that this replica's machine has applied."
+    LOG_BYTES: Counter "raftmq_log_bytes_total" [] Bytes
+        "Bytes appended to this replica's log since the process started."
+    LOG_APPENDS: Counter "raftmq_log_append_total" [] Count
+        "Append calls to this replica's log since the process started."
+    LOG_SYNC_SECONDS: Histogram "raftmq_log_sync_seconds" [] Seconds
+        "How long syncing the log to the disk took."
+    LOG_SEGMENTS: Gauge "raftmq_log_segments" [] Count
+        "Segments of this replica's log, spare ones not counted."
+
+    MESSAGES_IN: Counter "rocketmq_messages_in_total" ["topic"] Count
+        "Messages sent to a topic and confirmed by this node."
+    MESSAGES_OUT: Counter "rocketmq_messages_out_total" ["topic", "consumer_group"] Count
+        "Messages of a topic that this node handed to a consumer group, repeated ones included."
+
+    TOPICS: Gauge "raftmq_topics" [] Count
+        "Topics in this replica's applied state."
+    GROUPS: Gauge "raftmq_groups" [] Count
+        "Consumer groups in this replica's applied state."
+    IN_FLIGHT_MESSAGES: Gauge "raftmq_in_flight_messages" [] Count
+        "Messages handed out and not yet acknowledged, in this replica's applied state."
+    RECEIVE_WAITING: Gauge "raftmq_receive_waiting" [] Count
+        "Receive requests that wait on this node for a message."
+
+    REQUESTS: Counter "raftmq_requests_total" ["rpc", "code"] Count
+        "Client requests answered by this node, by rpc and by the code of the answer."
+    REQUEST_SECONDS: Histogram "raftmq_request_seconds" ["rpc"] Seconds
+        "How long client requests took on this node, long polls with their waiting."
+
+    BUILD_INFO: Gauge "raftmq_build_info" ["version"] Count
+        "Always 1, with the version of the program as a label."
+    DURABILITY_MODE: Gauge "raftmq_durability_mode" ["mode"] Count
+        "Always 1, with what an OK to a send means as a label: majority-disk or majority-memory."
+
+    RESIDENT_ANONYMOUS_BYTES: Gauge "process_resident_anonymous_bytes" [] Bytes
+        "Resident memory of the process that no file backs, so without the mapped log."
+    OPEN_FDS: Gauge "process_open_fds" [] Count
+        "File descriptors that the process has open."
+}

@@ -1,0 +1,515 @@
+//! One replica of a broker group: opened, started, asked, stopped.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use bytes::Bytes;
+use openraft::ServerState;
+use openraft::async_runtime::watch::WatchReceiver;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Duration, Instant, timeout};
+use tonic::service::Routes;
+
+use crate::base::{ClusterId, LogIndex, NodeId, Term};
+use crate::command::{Command, Reply};
+use crate::commit_log::{self, CommitLog, Flusher, Identity};
+use crate::env::Env;
+use crate::machine::{self, Machine, State};
+use crate::raft::bootstrap::{self, Joined, StartError};
+use crate::raft::checkpoints::{self, Checkpoints};
+use crate::raft::ending::Ending;
+use crate::raft::leadership::{self, Leadership};
+use crate::raft::log_store::{InstalledCell, LogStore};
+use crate::raft::network::Network;
+use crate::raft::options::{Member, Options, OptionsError};
+use crate::raft::peer_service::PeerPort;
+use crate::raft::peers::{Channels, MESSAGE_MAX, Peers};
+use crate::raft::propose::{AskError, ProposeError};
+use crate::raft::read::BarrierError;
+use crate::raft::snapshot::SnapshotFile;
+use crate::raft::state_machine::{StateMachine, Watched, installed};
+use crate::raft::types::{Address, Types, index_of, members_of};
+use crate::raft::{Asked, EffectSink};
+use crate::wire::raftmq::peer_server::PeerServer;
+
+pub(crate) type Raft = openraft::Raft<Types, StateMachine>;
+
+/// A handed-over leadership shows within this time, or not at all.
+const TRANSFER_DEADLINE: Duration = Duration::from_secs(2);
+/// How long stopping waits for the log's last entries to be synced.
+const LAST_CHECKPOINT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// One replica of a broker group. Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub struct Group(Arc<Shared>);
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Options { node, group, .. } = &self.0.options;
+        write!(f, "node {node} of broker group {group}")
+    }
+}
+
+/// Why the files of a replica cannot be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    #[error("{path}: {source}")]
+    Directory { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Identity(#[from] commit_log::IdentityError),
+    #[error(
+        "{path} belongs to node {found}, but this is node {node}; every node needs its own directory"
+    )]
+    OtherNode { path: PathBuf, found: NodeId, node: NodeId },
+    #[error(transparent)]
+    Log(#[from] commit_log::OpenError),
+    #[error(transparent)]
+    Machine(#[from] machine::OpenError),
+    #[error(
+        "the state is at entry {applied}, but the log ends at {last:?}: the log lost its end. Start \
+         with an empty directory under a new node id and replace this node"
+    )]
+    StateAheadOfLog { applied: LogIndex, last: Option<LogIndex> },
+    #[error("the flusher thread cannot be started: {0}")]
+    Thread(io::Error),
+}
+
+/// What a replica does in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Not joined yet, or ended.
+    Down,
+    Learner,
+    Follower,
+    Candidate,
+    Leader,
+}
+
+impl Role {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Down => "down",
+            Self::Learner => "learner",
+            Self::Follower => "follower",
+            Self::Candidate => "candidate",
+            Self::Leader => "leader",
+        }
+    }
+}
+
+/// A replica at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    pub role: Role,
+    pub term: Term,
+    pub leader: Option<NodeId>,
+    /// The last entry in the log here.
+    pub last: Option<LogIndex>,
+    /// The last entry known here to be at a majority.
+    pub committed: Option<LogIndex>,
+    pub applied: Option<LogIndex>,
+    /// The last entry that is on this node's disk.
+    pub flushed: Option<LogIndex>,
+}
+
+/// Why the leadership was not handed over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    #[error("this node does not lead")]
+    NotLeader,
+    #[error("no other replica can take the leadership")]
+    NobodyElse,
+    #[error("node {to} did not take the leadership over within {TRANSFER_DEADLINE:?}")]
+    NotTaken { to: NodeId },
+    #[error("this replica ended: {reason}")]
+    Ended { reason: String },
+}
+
+/// A replica that has joined its group.
+pub(crate) struct Running {
+    pub(crate) raft: Raft,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) cluster: ClusterId,
+}
+
+/// What all clones of a [`Group`] and its peer port share.
+pub(crate) struct Shared {
+    pub(crate) env: Env,
+    pub(crate) options: Options,
+    pub(crate) log: CommitLog,
+    pub(crate) machine: Arc<RwLock<Machine>>,
+    pub(crate) asked: Arc<dyn Asked>,
+    pub(crate) ending: Ending,
+    pub(crate) watched: Watched,
+    pub(crate) leadership: watch::Sender<Leadership>,
+    pub(crate) admission: Semaphore,
+    pub(crate) channels: Arc<Channels>,
+    pub(crate) identity: Mutex<Option<ClusterId>>,
+    pub(crate) adopted: watch::Sender<Option<ClusterId>>,
+    running: OnceLock<Running>,
+    /// Taken by the start.
+    storage: Mutex<Option<(LogStore, StateMachine)>>,
+}
+
+impl Group {
+    /// Opens log and state and starts the flusher. The replica joins its group in [`Self::start`];
+    /// the peer port must be served by then.
+    pub fn open(
+        env: Env,
+        options: Options,
+        asked: Arc<dyn Asked>,
+        sink: Arc<dyn EffectSink>,
+    ) -> Result<Self, OpenError> {
+        options.check()?;
+        let directory = |source| OpenError::Directory { path: options.dir.clone(), source };
+        env.disk.create_dir_all(&options.dir).map_err(directory)?;
+        let identity = Identity::load(&*env.disk, &options.dir)?;
+        let cluster = own_cluster(identity, &options)?;
+        let (log, flusher) =
+            CommitLog::open(env.clone(), &options.dir.join("log"), options.log.clone())?;
+        let machine = Machine::open(&env, &options.dir.join("machine"), options.machine.clone())?;
+        let ending = Ending::new();
+        let installed: InstalledCell = InstalledCell::default();
+        let snapshots = SnapshotFile { disk: env.disk.clone(), path: options.dir.join("snapshot") };
+        check_state(&machine, &log, &snapshots, &installed)?;
+        let log_store = LogStore::new(log.clone(), installed.clone(), ending.clone());
+        let watched = Watched::new(&machine);
+        let machine = Arc::new(RwLock::new(machine));
+        let state_machine = StateMachine {
+            machine: machine.clone(),
+            sink,
+            watched: watched.clone(),
+            checkpoints: Checkpoints::new(machine.clone(), log_store.clone(), options.threads),
+            snapshots,
+            installed,
+            ending: ending.clone(),
+        };
+        run_flusher(flusher, &options).map_err(OpenError::Thread)?;
+        let admission = usize::try_from(options.admission.get()).unwrap_or(usize::MAX);
+        Ok(Self(Arc::new(Shared {
+            env,
+            options,
+            log,
+            machine,
+            asked,
+            ending,
+            watched,
+            leadership: watch::Sender::new(Leadership::default()),
+            admission: Semaphore::new(admission.min(Semaphore::MAX_PERMITS)),
+            channels: Arc::new(Channels::default()),
+            identity: Mutex::new(cluster),
+            adopted: watch::Sender::new(cluster),
+            running: OnceLock::new(),
+            storage: Mutex::new(Some((log_store, state_machine))),
+        })))
+    }
+
+    /// Joins the group, founding it together with the other members if there is none yet. Returns
+    /// when this replica takes part; a leader may not be known yet. Call it once.
+    pub async fn start(&self) -> Result<(), StartError> {
+        let shared = &self.0;
+        let Joined { cluster, initialise } = bootstrap::join(shared).await?;
+        let storage = shared.storage.lock().take();
+        let (log_store, state_machine) = storage.ok_or(StartError::Again)?;
+        let Options { node, group, timing, .. } = &shared.options;
+        let peers = Arc::new(Peers::new(cluster, *group, *node, shared.channels.clone()));
+        let network = Network { peers: peers.clone(), idle: timing.idle() };
+        let config = timing.config(*group).validate();
+        let config = Arc::new(config.map_err(|error| StartError::Raft(error.to_string()))?);
+        let raft = Raft::new(node.get(), config, network, log_store, state_machine).await;
+        let raft = raft.map_err(|error| StartError::Raft(shared.explain(&error)))?;
+        let running = Running { raft: raft.clone(), peers, cluster };
+        assert!(shared.running.set(running).is_ok(), "the storage was taken only once");
+        tokio::spawn(watch_raft(shared.clone()));
+        tokio::spawn(leadership::watch(shared.clone()));
+        if initialise {
+            // Refused when the log is not empty any more, which is as good.
+            if let Err(error) = raft.initialize(first_members(&shared.options)).await {
+                tracing::info!(%error, "the group was initialised already");
+            }
+        }
+        Ok(())
+    }
+
+    /// What other replicas call; to be served on this node's peer address.
+    pub fn peer_service(&self) -> Routes {
+        let port = PeerServer::new(PeerPort(self.0.clone()))
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX);
+        Routes::new(port)
+    }
+
+    /// Puts a command into the log, here or at the leader, and answers what applying it said.
+    /// Waits for a leader where none is known; never longer than `deadline`.
+    pub async fn propose(
+        &self,
+        command: Command,
+        deadline: Instant,
+    ) -> Result<Reply, ProposeError> {
+        self.0.propose(command, deadline).await
+    }
+
+    /// Looks at the state as it is here. Entries are not applied meanwhile, so `look` must be
+    /// quick.
+    pub fn read<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+        look(self.0.machine.read().state())
+    }
+
+    /// Returns when the state here contains everything that was answered before the call.
+    pub async fn read_barrier(&self) -> Result<(), BarrierError> {
+        self.0.read_barrier().await
+    }
+
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.0.leadership.subscribe()
+    }
+
+    pub fn log(&self) -> &CommitLog {
+        &self.0.log
+    }
+
+    pub fn node(&self) -> NodeId {
+        self.0.options.node
+    }
+
+    pub fn members(&self) -> Vec<Member> {
+        self.0.members()
+    }
+
+    /// `None` until the group is founded or joined.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.0.running().map(|running| running.cluster)
+    }
+
+    /// A question to another node, which its [`Asked`] answers.
+    pub async fn ask(
+        &self,
+        node: NodeId,
+        request: Bytes,
+        deadline: Instant,
+    ) -> Result<Bytes, AskError> {
+        self.0.ask(node, request, deadline).await
+    }
+
+    pub fn status(&self) -> Status {
+        self.0.status()
+    }
+
+    /// Why this replica ended, once it did. It must not be used any further then.
+    pub fn fatal(&self) -> watch::Receiver<Option<String>> {
+        self.0.ending.watch()
+    }
+
+    /// Hands the leadership to the replica that has most of the log.
+    pub async fn transfer_leadership(&self) -> Result<(), TransferError> {
+        let shared = &self.0;
+        let running = shared.running().ok_or(TransferError::NotLeader)?;
+        let to = successor(running, shared.options.node)?;
+        let mut leadership = shared.leadership.subscribe();
+        let triggered = running.raft.trigger().transfer_leader(to.get()).await;
+        triggered.map_err(|fatal| TransferError::Ended { reason: fatal.to_string() })?;
+        let me = Some(shared.options.node);
+        let moved = leadership.wait_for(|now| now.leader.is_some() && now.leader != me);
+        match timeout(TRANSFER_DEADLINE, moved).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(TransferError::NotTaken { to }),
+        }
+    }
+
+    /// Hands over what this node leads, stops taking part, and leaves a checkpoint so that the
+    /// next start has little to apply.
+    pub async fn shutdown(self) {
+        match self.transfer_leadership().await {
+            Ok(()) | Err(TransferError::NotLeader | TransferError::NobodyElse) => {}
+            Err(error) => tracing::warn!(%error, "stopping without handing over"),
+        }
+        self.stop().await;
+        let shared = &self.0;
+        if shared.ending.reason().is_none() {
+            let store = LogStore::new(
+                shared.log.clone(),
+                InstalledCell::default(),
+                shared.ending.clone(),
+            );
+            let checkpoint = shared.machine.write().freeze();
+            let left = checkpoints::publish(&store, checkpoint, shared.options.threads);
+            match timeout(LAST_CHECKPOINT_DEADLINE, left).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "no checkpoint was left"),
+                Err(_) => tracing::warn!("no checkpoint was left: the log was not synced in time"),
+            }
+        }
+        shared.ending.note("stopped");
+    }
+
+    /// Stops taking part without telling anybody, as a crash would.
+    async fn stop(&self) {
+        let Some(running) = self.0.running() else { return };
+        if let Err(error) = running.raft.shutdown().await {
+            tracing::warn!(%error, "raft did not stop cleanly");
+        }
+    }
+
+    /// Stops at once, leaves nothing behind, and hands over nothing.
+    #[cfg(test)]
+    pub(crate) async fn crash(&self) {
+        self.stop().await;
+        self.0.ending.note("crashed by the test");
+    }
+
+    #[cfg(test)]
+    pub(crate) fn downgrade(&self) -> std::sync::Weak<Shared> {
+        Arc::downgrade(&self.0)
+    }
+}
+
+/// A thread of its own, since it waits for the disk; a task where there are no threads.
+fn run_flusher(flusher: Flusher, options: &Options) -> io::Result<()> {
+    if options.threads {
+        let name = format!("flusher-{}", options.node);
+        thread::Builder::new().name(name).spawn(move || flusher.run())?;
+    } else {
+        tokio::spawn(flusher.drive());
+    }
+    Ok(())
+}
+
+impl Shared {
+    pub(crate) fn running(&self) -> Option<&Running> {
+        self.running.get()
+    }
+
+    pub(crate) fn members(&self) -> Vec<Member> {
+        if let Some(running) = self.running() {
+            let server = running.raft.server_metrics();
+            let members = members_of(server.borrow_watched().membership_config.membership());
+            if !members.is_empty() {
+                return members;
+            }
+        }
+        self.options.members.clone()
+    }
+
+    pub(crate) fn member(&self, node: NodeId) -> Option<Member> {
+        self.members().into_iter().find(|member| member.node == node)
+    }
+
+    /// The exact reason where this room knows one, else what openraft says.
+    fn explain(&self, error: &dyn fmt::Display) -> String {
+        self.ending.reason().unwrap_or_else(|| error.to_string())
+    }
+
+    fn status(&self) -> Status {
+        let bounds = self.log.bounds();
+        let last = bounds.last.map(|(index, _)| index);
+        let applied = self.watched.progress.borrow().index;
+        let down = Status {
+            role: Role::Down,
+            term: self.log.vote().map_or(Term::ZERO, |vote| vote.term),
+            leader: None,
+            last,
+            committed: None,
+            applied,
+            flushed: bounds.flushed,
+        };
+        let Some(running) = self.running() else { return down };
+        let metrics = running.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        Status {
+            role: match metrics.state {
+                ServerState::Learner => Role::Learner,
+                ServerState::Follower => Role::Follower,
+                ServerState::Candidate => Role::Candidate,
+                ServerState::Leader => Role::Leader,
+                ServerState::Shutdown => Role::Down,
+            },
+            term: Term::new(metrics.current_term),
+            leader: metrics.current_leader.map(NodeId::new),
+            committed: metrics.local_committed.as_ref().map(index_of),
+            ..down
+        }
+    }
+}
+
+/// Notes the reason when openraft ends.
+async fn watch_raft(shared: Arc<Shared>) {
+    let Some(running) = shared.running() else { return };
+    let mut metrics = running.raft.metrics();
+    loop {
+        let state = metrics.borrow_and_update().running_state.clone();
+        if let Err(fatal) = state {
+            shared.ending.note(&fatal.to_string());
+            return;
+        }
+        if metrics.changed().await.is_err() {
+            shared.ending.note("raft stopped");
+            return;
+        }
+    }
+}
+
+fn own_cluster(
+    identity: Option<Identity>,
+    options: &Options,
+) -> Result<Option<ClusterId>, OpenError> {
+    let Some(identity) = identity else { return Ok(None) };
+    let (node, found) = (options.node, identity.node);
+    if found != node || identity.group != options.group {
+        return Err(OpenError::OtherNode { path: options.dir.clone(), found, node });
+    }
+    Ok(Some(identity.cluster))
+}
+
+/// The log must reach as far as the state, or openraft would drop all of it (openraft.md, T5).
+fn check_state(
+    machine: &Machine,
+    log: &CommitLog,
+    snapshots: &SnapshotFile,
+    cell: &InstalledCell,
+) -> Result<(), OpenError> {
+    let Some((applied, _)) = machine.state().applied() else { return Ok(()) };
+    let last = log.bounds().last.map(|(index, _)| index);
+    if last >= Some(applied) {
+        return Ok(());
+    }
+    let unreadable = |source| OpenError::Directory { path: snapshots.path.clone(), source };
+    let snapshot = snapshots.load().map_err(unreadable)?.map(|(contents, _)| contents);
+    match snapshot.filter(|contents| index_of(&contents.last) == applied) {
+        // A peer's state was installed, and the log was not told before the crash.
+        Some(contents) => *cell.lock() = Some(installed(&contents)),
+        None => return Err(OpenError::StateAheadOfLog { applied, last }),
+    }
+    Ok(())
+}
+
+fn first_members(options: &Options) -> BTreeMap<u64, Address> {
+    let address = |member: &Member| {
+        let Member { node, peer, grpc } = member.clone();
+        (node.get(), Address { peer, grpc })
+    };
+    options.members.iter().map(address).collect()
+}
+
+/// The voter other than `me` that has most of the log.
+fn successor(running: &Running, me: NodeId) -> Result<NodeId, TransferError> {
+    let metrics = running.raft.metrics();
+    let metrics = metrics.borrow_watched();
+    if metrics.state != ServerState::Leader {
+        return Err(TransferError::NotLeader);
+    }
+    let replication = metrics.replication.as_ref();
+    let voters = metrics.membership_config.voter_ids().filter(|voter| *voter != me.get());
+    let matched = |voter: &u64| {
+        let matched = replication.and_then(|all| all.get(voter)).copied().flatten();
+        matched.map(|id| id.index)
+    };
+    let best = voters.max_by_key(matched);
+    best.map(NodeId::new).ok_or(TransferError::NobodyElse)
+}

@@ -1,0 +1,306 @@
+//! What other replicas call here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use openraft::raft::{
+    AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderRequest,
+    VoteRequest, VoteResponse,
+};
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::base::{LogIndex, NodeId};
+use crate::commit_log::Frame;
+use crate::raft::bootstrap::Caller;
+use crate::raft::group::{Running, Shared};
+use crate::raft::network::{read_id, read_vote, write_id, write_vote};
+use crate::raft::propose::Outcome;
+use crate::raft::snapshot::{Contents, Snapshot};
+use crate::raft::types::{Entry, Types, index_of};
+use crate::wire::raftmq as wire;
+use crate::wire::raftmq::peer_server::Peer;
+
+/// An append stream on which nothing comes for so long is ended; the other side opens a new one
+/// before (network.rs, `LINK_AGE`).
+const STREAM_IDLE: Duration = Duration::from_secs(60);
+/// A state on its way in is given up when its next part does not come in this time.
+const STATE_IDLE: Duration = Duration::from_secs(5);
+/// A state from a peer is at most so large; more is not a state.
+const STATE_MAX: u64 = 4 << 30;
+
+/// The peer port of one replica.
+pub(crate) struct PeerPort(pub(crate) Arc<Shared>);
+
+impl PeerPort {
+    /// Who calls, once this replica runs.
+    fn meet(&self, metadata: &MetadataMap) -> Result<(&Running, NodeId), Status> {
+        let running = self.0.running().ok_or_else(|| {
+            Status::unavailable("this node has not joined its group yet; try again")
+        })?;
+        let from = running.peers.meet(metadata);
+        let from = from.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        Ok((running, from))
+    }
+
+    fn answer<T>(running: &Running, to: NodeId, message: T) -> Response<T> {
+        let mut response = Response::new(message);
+        running.peers.handshake(to).insert(response.metadata_mut());
+        response
+    }
+}
+
+type AnswerStream<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Peer for PeerPort {
+    type AppendStream = AnswerStream<wire::AppendAnswer>;
+
+    async fn append(
+        &self,
+        request: Request<Streaming<wire::AppendRequest>>,
+    ) -> Result<Response<Self::AppendStream>, Status> {
+        let (running, from) = self.meet(request.metadata())?;
+        let problem = Arc::new(Mutex::new(None));
+        let input = append_requests(request.into_inner(), problem.clone());
+        let answers = running.raft.stream_append(input).map(|result| match result {
+            Ok(result) => Ok(append_answer(result)),
+            Err(fatal) => Err(Status::unavailable(fatal.to_string())),
+        });
+        let last = futures::stream::once(async move { problem.lock().take() });
+        let last = last.filter_map(|problem| async { problem.map(Err) });
+        let answers: Self::AppendStream = Box::pin(answers.chain(last));
+        Ok(Self::answer(running, from, answers))
+    }
+
+    async fn vote(
+        &self,
+        request: Request<wire::Ballot>,
+    ) -> Result<Response<wire::BallotAnswer>, Status> {
+        let (running, from) = self.meet(request.metadata())?;
+        let answer = running.raft.vote(read_ballot(request.into_inner())?).await;
+        let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(Self::answer(running, from, ballot_answer(&answer)))
+    }
+
+    async fn pre_vote(
+        &self,
+        request: Request<wire::Ballot>,
+    ) -> Result<Response<wire::BallotAnswer>, Status> {
+        let (running, from) = self.meet(request.metadata())?;
+        let answer = running.raft.pre_vote(read_ballot(request.into_inner())?).await;
+        let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(Self::answer(running, from, ballot_answer(&answer)))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<wire::TransferLeaderRequest>,
+    ) -> Result<Response<wire::TransferLeaderAnswer>, Status> {
+        let (running, from) = self.meet(request.metadata())?;
+        let message = request.into_inner();
+        let vote = message.from.ok_or_else(|| missing("from"))?;
+        let last = message.last.as_ref().map(read_id);
+        let call = TransferLeaderRequest::new(read_vote(&vote), message.to, last);
+        let answer = running.raft.handle_transfer_leader(call).await;
+        let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
+        let refusal = answer.err().map(|error| error.to_string()).unwrap_or_default();
+        Ok(Self::answer(running, from, wire::TransferLeaderAnswer { refusal }))
+    }
+
+    async fn install_state(
+        &self,
+        request: Request<Streaming<wire::StatePart>>,
+    ) -> Result<Response<wire::InstallStateAnswer>, Status> {
+        let (running, from) = self.meet(request.metadata())?;
+        let (vote, snapshot) = receive_state(request.into_inner()).await?;
+        let answer = running.raft.install_full_snapshot(read_vote(&vote), snapshot).await;
+        let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
+        let vote = Some(write_vote(&answer.vote));
+        Ok(Self::answer(running, from, wire::InstallStateAnswer { vote }))
+    }
+
+    async fn propose(
+        &self,
+        request: Request<wire::ProposeRequest>,
+    ) -> Result<Response<wire::ProposeAnswer>, Status> {
+        use wire::propose_answer::Outcome as Answer;
+        let (running, from) = self.meet(request.metadata())?;
+        let wire::ProposeRequest { command, timeout_millis } = request.into_inner();
+        let deadline = Instant::now() + Duration::from_millis(timeout_millis);
+        let answer = match self.0.propose_here(running, command, deadline).await {
+            Outcome::Applied(reply) => Answer::Reply(reply.encode()),
+            Outcome::Refused(reason) => Answer::Refused(reason),
+            Outcome::Unknown(reason) => Answer::Unknown(reason),
+        };
+        Ok(Self::answer(running, from, wire::ProposeAnswer { outcome: Some(answer) }))
+    }
+
+    async fn read_index(
+        &self,
+        request: Request<wire::ReadIndexRequest>,
+    ) -> Result<Response<wire::ReadIndexAnswer>, Status> {
+        use wire::read_index_answer::Outcome as Answer;
+        let (running, from) = self.meet(request.metadata())?;
+        let answer = match running.read_index().await {
+            Ok(index) => Answer::Index(index.get()),
+            Err(reason) => Answer::Refused(reason),
+        };
+        Ok(Self::answer(running, from, wire::ReadIndexAnswer { outcome: Some(answer) }))
+    }
+
+    async fn ask(
+        &self,
+        request: Request<wire::AskRequest>,
+    ) -> Result<Response<wire::AskAnswer>, Status> {
+        let (running, from) = self.meet(request.metadata())?;
+        let answer = self.0.asked.answer(from, request.into_inner().request).await;
+        Ok(Self::answer(running, from, wire::AskAnswer { answer }))
+    }
+
+    async fn hello(
+        &self,
+        request: Request<wire::HelloRequest>,
+    ) -> Result<Response<wire::HelloAnswer>, Status> {
+        let wire::HelloRequest { from, to, group } = request.into_inner();
+        let caller = Caller { from, to, group };
+        self.0.hello(&caller).map(Response::new)
+    }
+
+    async fn adopt(
+        &self,
+        request: Request<wire::AdoptRequest>,
+    ) -> Result<Response<wire::AdoptAnswer>, Status> {
+        let wire::AdoptRequest { from, to, group, cluster } = request.into_inner();
+        let caller = Caller { from, to, group };
+        let refusal = self.0.adopt(&caller, &cluster)?.err().unwrap_or_default();
+        Ok(Response::new(wire::AdoptAnswer { refusal }))
+    }
+}
+
+fn missing(field: &str) -> Status {
+    Status::invalid_argument(format!("the field {field:?} is missing"))
+}
+
+/// The requests of a stream as openraft takes them. Ends at the first one that cannot be read,
+/// and leaves the reason in `problem`.
+fn append_requests(
+    stream: Streaming<wire::AppendRequest>,
+    problem: Arc<Mutex<Option<Status>>>,
+) -> impl Stream<Item = AppendEntriesRequest<Types>> + Send + 'static {
+    futures::stream::unfold((stream, problem), |(mut stream, problem)| async move {
+        let message = match timeout(STREAM_IDLE, stream.message()).await {
+            Ok(Ok(message)) => message?,
+            // The caller is gone or silent: there is nobody to tell.
+            Ok(Err(_)) | Err(_) => return None,
+        };
+        match read_append(message) {
+            Ok(request) => Some((request, (stream, problem))),
+            Err(status) => {
+                *problem.lock() = Some(status);
+                None
+            }
+        }
+    })
+}
+
+fn read_append(message: wire::AppendRequest) -> Result<AppendEntriesRequest<Types>, Status> {
+    let vote = message.vote.ok_or_else(|| missing("vote"))?;
+    let prev_log_id = message.previous.as_ref().map(read_id);
+    let next = prev_log_id.as_ref().map_or(LogIndex::ZERO, |id| index_of(id).next());
+    Ok(AppendEntriesRequest {
+        vote: read_vote(&vote),
+        prev_log_id,
+        entries: read_frames(message.frames, next)?,
+        leader_commit: message.committed.as_ref().map(read_id),
+    })
+}
+
+/// Checks every frame, and that their indexes follow each other from `next`.
+fn read_frames(mut bytes: Bytes, mut next: LogIndex) -> Result<Vec<Entry>, Status> {
+    let mut entries = Vec::new();
+    while !bytes.is_empty() {
+        let read = Frame::decode(&bytes);
+        let (frame, len) = read.map_err(|error| Status::data_loss(error.to_string()))?;
+        if frame.index != next {
+            let text = format!("entry {} came where {next} is due", frame.index);
+            return Err(Status::invalid_argument(text));
+        }
+        assert!(len > 0 && frame.seal.is_some(), "a decoded frame has bytes and a seal");
+        bytes.advance(len);
+        next = next.next();
+        let entry = Entry::from_frame(frame);
+        entries.push(entry.map_err(|error| Status::invalid_argument(error.to_string()))?);
+    }
+    Ok(entries)
+}
+
+fn append_answer(result: StreamAppendResult<Types>) -> wire::AppendAnswer {
+    use wire::append_answer::Outcome;
+    let outcome = match result {
+        Ok(last) => Outcome::Matched(wire::Matched { last: last.as_ref().map(write_id) }),
+        Err(StreamAppendError::Conflict(at)) => Outcome::Conflict(write_id(&at)),
+        Err(StreamAppendError::HigherVote(vote)) => Outcome::Higher(write_vote(&vote)),
+    };
+    wire::AppendAnswer { outcome: Some(outcome) }
+}
+
+fn read_ballot(message: wire::Ballot) -> Result<VoteRequest<Types>, Status> {
+    let vote = message.vote.ok_or_else(|| missing("vote"))?;
+    Ok(VoteRequest {
+        vote: read_vote(&vote),
+        last_log_id: message.last.as_ref().map(read_id),
+        leadership_transfer: message.leadership_transfer,
+    })
+}
+
+fn ballot_answer(answer: &VoteResponse<Types>) -> wire::BallotAnswer {
+    wire::BallotAnswer {
+        vote: Some(write_vote(&answer.vote)),
+        granted: answer.vote_granted,
+        last: answer.last_log_id.as_ref().map(write_id),
+    }
+}
+
+async fn receive_state(
+    mut stream: Streaming<wire::StatePart>,
+) -> Result<(wire::RaftVote, Snapshot), Status> {
+    use wire::state_part::Part;
+    let Some(Part::Head(head)) = next_part(&mut stream).await? else {
+        return Err(missing("head"));
+    };
+    let vote = head.vote.ok_or_else(|| missing("vote"))?;
+    if head.size > STATE_MAX {
+        let text = format!("a state of {} bytes; {STATE_MAX} is the limit", head.size);
+        return Err(Status::resource_exhausted(text));
+    }
+    let size = usize::try_from(head.size)
+        .map_err(|_| Status::resource_exhausted("the state does not fit into memory"))?;
+    let mut state = BytesMut::new();
+    while state.len() < size {
+        let Some(Part::Bytes(part)) = next_part(&mut stream).await? else {
+            let text = format!("the state ended after {} of {size} bytes", state.len());
+            return Err(Status::data_loss(text));
+        };
+        if part.is_empty() || state.len() + part.len() > size {
+            return Err(Status::data_loss("a part of the state that does not fit"));
+        }
+        state.extend_from_slice(&part);
+    }
+    let snapshot = state.freeze();
+    let contents =
+        Contents::decode(&snapshot).map_err(|error| Status::data_loss(error.to_string()))?;
+    Ok((vote, Snapshot { meta: contents.meta(), snapshot }))
+}
+
+async fn next_part(
+    stream: &mut Streaming<wire::StatePart>,
+) -> Result<Option<wire::state_part::Part>, Status> {
+    let message = timeout(STATE_IDLE, stream.message()).await;
+    let message = message.map_err(|_| Status::deadline_exceeded("the state stopped coming"))??;
+    Ok(message.and_then(|message| message.part))
+}

@@ -1,0 +1,283 @@
+//! Commands on their way into the log, and requests to other nodes.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use openraft::errors::{ClientWriteError, RaftError};
+use tokio::time::{Duration, Instant, timeout_at};
+use tonic::{Code, Status};
+
+use crate::base::NodeId;
+use crate::command::{Command, Delivery, Reply};
+use crate::raft::group::{Running, Shared};
+use crate::raft::options::COMMAND_MAX;
+use crate::raft::peers::Lane;
+use crate::raft::types::Proposal;
+use crate::wire::raftmq as wire;
+
+/// Pause before a refused proposal is tried again; a new leader takes up to one heartbeat until
+/// it may take one.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Why a command has no reply (rule R20).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// Nothing was appended: asking again is safe.
+    #[error("not sent: {reason}")]
+    NotSent { reason: String },
+    /// It may be in the log, now or later, or not at all.
+    #[error("the outcome is not known: {reason}")]
+    Unknown { reason: String },
+    /// This replica ended; the outcome is not known.
+    #[error("this replica ended: {reason}")]
+    Ended { reason: String },
+}
+
+/// Why another node did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    #[error("node {node} is not a member of the group")]
+    NoMember { node: NodeId },
+    #[error("node {node} did not answer in time")]
+    Timeout { node: NodeId },
+    #[error("node {node} cannot be asked: {reason}")]
+    Unreachable { node: NodeId, reason: String },
+}
+
+/// What came of one attempt at one leader.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Applied(Reply),
+    /// Definite: nothing was appended.
+    Refused(String),
+    Unknown(String),
+}
+
+/// Whether proposing it a second time does no harm and gets the same answer.
+fn is_idempotent(command: &Command) -> bool {
+    match command {
+        Command::Publish(publish) => publish.dedup,
+        Command::Deliveries(deliveries) => deliveries.iter().all(|delivery| match delivery {
+            Delivery::Checkout(checkout) => checkout.attempt_id.is_some(),
+            Delivery::Ack(_) | Delivery::Hold(_) | Delivery::Renew(_) => true,
+            Delivery::Release(_) | Delivery::Return(_) => false,
+        }),
+        Command::Found(_)
+        | Command::CreateTopic(_)
+        | Command::CreateGroup(_)
+        | Command::Subscribe(_) => true,
+        Command::DeleteTopic { .. }
+        | Command::DeleteGroup { .. }
+        | Command::Unsubscribe(_)
+        | Command::Tick { .. }
+        | Command::Audit => false,
+    }
+}
+
+impl Shared {
+    pub(crate) async fn propose(
+        self: &Arc<Self>,
+        command: Command,
+        deadline: Instant,
+    ) -> Result<Reply, ProposeError> {
+        let idempotent = is_idempotent(&command);
+        let bytes = command.encode();
+        drop(command);
+        let mut refused = "no leader is known".to_owned();
+        let mut unknown: Option<String> = None;
+        loop {
+            if let Some(reason) = self.ending.reason() {
+                return Err(ProposeError::Ended { reason });
+            }
+            let Some((running, leader)) = self.leader(deadline).await else {
+                return Err(give_up(unknown, refused));
+            };
+            let outcome = if leader == self.options.node {
+                self.propose_here(running, bytes.clone(), deadline).await
+            } else {
+                self.forward(running, leader, bytes.clone(), deadline).await
+            };
+            match outcome {
+                Outcome::Applied(reply) => return Ok(reply),
+                Outcome::Refused(reason) => refused = reason,
+                Outcome::Unknown(reason) if idempotent => unknown = Some(reason),
+                Outcome::Unknown(reason) => {
+                    let ended = self.ending.reason();
+                    return Err(ended.map_or(ProposeError::Unknown { reason }, |reason| {
+                        ProposeError::Ended { reason }
+                    }));
+                }
+            }
+            if Instant::now() + RETRY >= deadline {
+                return Err(give_up(unknown, refused));
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// The leader, once one is known; `None` when none was by the deadline.
+    async fn leader(&self, deadline: Instant) -> Option<(&Running, NodeId)> {
+        let mut leadership = self.leadership.subscribe();
+        let mut ending = self.ending.watch();
+        loop {
+            let known = leadership.borrow_and_update().leader;
+            if let (Some(running), Some(leader)) = (self.running(), known) {
+                return Some((running, leader));
+            }
+            if ending.borrow_and_update().is_some() {
+                return None;
+            }
+            let changed = async {
+                tokio::select! {
+                    changed = leadership.changed() => changed,
+                    changed = ending.changed() => changed,
+                }
+            };
+            match timeout_at(deadline, changed).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// Proposes here, where the leader is thought to be.
+    pub(crate) async fn propose_here(
+        &self,
+        running: &Running,
+        command: Bytes,
+        deadline: Instant,
+    ) -> Outcome {
+        if let Err(refusal) = self.admissible(running, &command) {
+            return Outcome::Refused(refusal);
+        }
+        let bytes = u32::try_from(command.len()).expect("a command is below COMMAND_MAX");
+        let permit = timeout_at(deadline, self.admission.acquire_many(bytes)).await;
+        let Ok(Ok(_permit)) = permit else {
+            return Outcome::Refused(format!(
+                "{} of commands wait already",
+                self.options.admission
+            ));
+        };
+        let write = running.raft.client_write(Proposal(command));
+        match timeout_at(deadline, write).await {
+            Ok(Ok(response)) => Outcome::Applied(response.data),
+            Ok(Err(RaftError::APIError(error))) => refusal(&error),
+            Ok(Err(RaftError::Fatal(fatal))) => Outcome::Unknown(fatal.to_string()),
+            Err(_) => Outcome::Unknown("the entry was not applied in time".to_owned()),
+        }
+    }
+
+    /// A command that some replica could not read or apply would stop that replica.
+    fn admissible(&self, running: &Running, command: &Bytes) -> Result<(), String> {
+        if command.len() > COMMAND_MAX {
+            let len = command.len();
+            return Err(format!("the command has {len} bytes; {COMMAND_MAX} is the limit"));
+        }
+        Command::decode(command).map_err(|error| format!("not a command: {error}"))?;
+        let version = command.first().copied().unwrap_or_default();
+        let voters = running.raft.voter_ids().map(NodeId::new);
+        let others = voters.filter(|voter| *voter != self.options.node);
+        running.peers.versions.check(version, others).map_err(|error| error.to_string())
+    }
+
+    async fn forward(
+        &self,
+        running: &Running,
+        leader: NodeId,
+        command: Bytes,
+        deadline: Instant,
+    ) -> Outcome {
+        use wire::propose_answer::Outcome as Answer;
+        let Some(member) = self.member(leader) else {
+            return Outcome::Refused(format!("the address of leader {leader} is not known"));
+        };
+        let client = running.peers.client(leader, &member.peer, Lane::Ask);
+        let mut client = match client {
+            Ok(client) => client,
+            Err(status) => return Outcome::Refused(status.message().to_owned()),
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout_millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        let message = wire::ProposeRequest { command, timeout_millis };
+        let request = running.peers.request(leader, message);
+        let answer = match timeout_at(deadline, client.propose(request)).await {
+            Ok(Ok(answer)) => answer.into_inner(),
+            Ok(Err(status)) if is_definite(&status) => {
+                return Outcome::Refused(format!("node {leader}: {}", status.message()));
+            }
+            Ok(Err(status)) => {
+                return Outcome::Unknown(format!("node {leader}: {}", status.message()));
+            }
+            Err(_) => return Outcome::Unknown(format!("node {leader} did not answer in time")),
+        };
+        match answer.outcome {
+            Some(Answer::Reply(reply)) => match Reply::decode(&reply) {
+                Ok(reply) => Outcome::Applied(reply),
+                Err(error) => Outcome::Unknown(format!("the leader's reply: {error}")),
+            },
+            Some(Answer::Refused(reason)) => Outcome::Refused(reason),
+            Some(Answer::Unknown(reason)) => Outcome::Unknown(reason),
+            None => Outcome::Unknown(format!("node {leader} answered nothing")),
+        }
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        node: NodeId,
+        request: Bytes,
+        deadline: Instant,
+    ) -> Result<Bytes, AskError> {
+        if node == self.options.node {
+            let answer = self.asked.answer(node, request);
+            return timeout_at(deadline, answer).await.map_err(|_| AskError::Timeout { node });
+        }
+        let unreachable = |reason: &str| AskError::Unreachable { node, reason: reason.to_owned() };
+        let running = self.running().ok_or_else(|| unreachable("this node has not joined yet"))?;
+        let member = self.member(node).ok_or(AskError::NoMember { node })?;
+        let client = running.peers.client(node, &member.peer, Lane::Ask);
+        let mut client = client.map_err(|status| unreachable(status.message()))?;
+        let request = running.peers.request(node, wire::AskRequest { request });
+        match timeout_at(deadline, client.ask(request)).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner().answer),
+            Ok(Err(status)) => Err(unreachable(status.message())),
+            Err(_) => Err(AskError::Timeout { node }),
+        }
+    }
+}
+
+fn give_up(unknown: Option<String>, refused: String) -> ProposeError {
+    match unknown {
+        Some(reason) => ProposeError::Unknown { reason },
+        None => ProposeError::NotSent { reason: refused },
+    }
+}
+
+fn refusal(error: &ClientWriteError<crate::raft::types::Types>) -> Outcome {
+    match error {
+        ClientWriteError::LogEntryDiscarded(_) => Outcome::Unknown(error.to_string()),
+        ClientWriteError::ForwardToLeader(forward) => {
+            let leader =
+                forward.leader_id.map_or_else(|| "not known".to_owned(), |id| id.to_string());
+            Outcome::Refused(format!("{:?}; the leader is {leader}", forward.reason))
+        }
+        ClientWriteError::ChangeMembershipError(_) | ClientWriteError::PreconditionFailed(_) => {
+            Outcome::Refused(error.to_string())
+        }
+    }
+}
+
+/// The call never reached the leader's raft: the handshake was refused, or no connection was made.
+fn is_definite(status: &Status) -> bool {
+    if status.code() == Code::FailedPrecondition {
+        return true;
+    }
+    let mut source = status.source();
+    while let Some(error) = source {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}

@@ -1,0 +1,227 @@
+//! The machine as openraft's state machine.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use openraft::OptionalSend;
+use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
+use parking_lot::RwLock;
+use tokio::sync::watch;
+
+use crate::base::{LogIndex, Term};
+use crate::command::Reply;
+use crate::commit_log::{Frame, FrameKind};
+use crate::machine::{self, Effect, Machine};
+use crate::raft::EffectSink;
+use crate::raft::checkpoints::Checkpoints;
+use crate::raft::ending::Ending;
+use crate::raft::log_store::{Installed, InstalledCell};
+use crate::raft::snapshot::{Contents, Snapshot, SnapshotBuilder, SnapshotFile};
+use crate::raft::types::{
+    EntryId, SnapshotMeta, StoredMembership, Types, decode_membership, entry_id, index_of, term_of,
+};
+
+/// Entries applied under one lock and answered together; readers get in between.
+const APPLY_BATCH: usize = 256;
+
+/// How far this replica has applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) index: Option<LogIndex>,
+    /// Of the entry at `index`.
+    pub(crate) term: Term,
+}
+
+/// What changes rarely and makes a leader ready to serve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Milestone {
+    /// Of the last applied entry.
+    pub(crate) term: Term,
+    pub(crate) founded: bool,
+}
+
+/// Where others see what was applied.
+#[derive(Clone)]
+pub(crate) struct Watched {
+    pub(crate) progress: Arc<watch::Sender<Progress>>,
+    pub(crate) milestone: Arc<watch::Sender<Milestone>>,
+}
+
+impl Watched {
+    pub(crate) fn new(machine: &Machine) -> Self {
+        let watched = Self {
+            progress: Arc::new(watch::Sender::new(Progress::default())),
+            milestone: Arc::new(watch::Sender::new(Milestone::default())),
+        };
+        watched.update(machine);
+        watched
+    }
+
+    fn update(&self, machine: &Machine) {
+        let state = machine.state();
+        let Some((index, term)) = state.applied() else { return };
+        self.progress.send_replace(Progress { index: Some(index), term });
+        let milestone = Milestone { term, founded: state.founded().is_some() };
+        self.milestone.send_if_modified(|known| {
+            let changed = *known != milestone;
+            *known = milestone;
+            changed
+        });
+    }
+}
+
+/// Applies committed entries to the machine.
+pub(crate) struct StateMachine {
+    pub(crate) machine: Arc<RwLock<Machine>>,
+    pub(crate) sink: Arc<dyn EffectSink>,
+    pub(crate) watched: Watched,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) snapshots: SnapshotFile,
+    pub(crate) installed: InstalledCell,
+    pub(crate) ending: Ending,
+}
+
+/// What a batch leaves to do once the machine is free again.
+#[derive(Default)]
+struct Batch {
+    answers: Vec<(ApplyResponder<Types>, Reply)>,
+    effects: Vec<Effect>,
+}
+
+impl StateMachine {
+    /// Applies up to the first error; what was applied before it is answered all the same.
+    fn apply_batch(
+        &self,
+        entries: Vec<Result<EntryResponder<Types>, io::Error>>,
+    ) -> io::Result<()> {
+        let mut batch = Batch::default();
+        let shared = self.machine.clone();
+        let mut machine = shared.write();
+        let result = entries.into_iter().try_for_each(|item| {
+            let (entry, responder) = item?;
+            let (reply, effects) = self.apply_one(&mut machine, entry.into_frame())?;
+            batch.effects.extend(effects);
+            batch.answers.extend(responder.map(|responder| (responder, reply)));
+            Ok(())
+        });
+        self.watched.update(&machine);
+        drop(machine);
+        for (responder, reply) in batch.answers {
+            responder.send(reply);
+        }
+        self.sink.applied(batch.effects);
+        result
+    }
+
+    fn apply_one(
+        &self,
+        machine: &mut Machine,
+        frame: Frame,
+    ) -> io::Result<(Reply, Vec<Effect>)> {
+        let seal = frame.seal.ok_or_else(|| {
+            self.ending.because(&format_args!("entry {} came without a seal", frame.index))
+        })?;
+        let position = frame.body_position();
+        let end = frame.position.plus(frame.encoded_len() as u64);
+        let command = match frame.kind {
+            FrameKind::Command => frame.body.clone(),
+            FrameKind::Blank | FrameKind::Membership => Bytes::new(),
+        };
+        let (index, term) = (frame.index, frame.term);
+        let entry = machine::Entry { index, term, stamp: seal.stamp, position, end, command };
+        let applied = machine.apply(&entry).map_err(|error| {
+            self.ending.because(&format_args!("applying entry {index}: {error}"))
+        })?;
+        if frame.kind == FrameKind::Membership {
+            machine.set_membership((index, term), frame.body);
+        }
+        Ok((applied.reply, applied.effects))
+    }
+
+    fn membership(&self, machine: &Machine) -> io::Result<StoredMembership> {
+        let Some((index, term, bytes)) = machine.state().membership() else {
+            return Ok(StoredMembership::default());
+        };
+        let membership = decode_membership(bytes).map_err(|error| {
+            self.ending.because(&format_args!("the membership of entry {index}: {error}"))
+        })?;
+        Ok(StoredMembership::new(Some(entry_id(index, term)), membership))
+    }
+}
+
+impl RaftStateMachine<Types> for StateMachine {
+    /// A whole snapshot file.
+    type SnapshotData = Bytes;
+    type SnapshotBuilder = SnapshotBuilder;
+
+    async fn applied_state(&mut self) -> Result<(Option<EntryId>, StoredMembership), io::Error> {
+        let machine = self.machine.read();
+        let applied = machine.state().applied().map(|(index, term)| entry_id(index, term));
+        Ok((applied, self.membership(&machine)?))
+    }
+
+    async fn apply<Strm>(&mut self, entries: Strm) -> Result<(), io::Error>
+    where
+        Strm: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + OptionalSend,
+    {
+        let mut batches = entries.ready_chunks(APPLY_BATCH);
+        while let Some(batch) = batches.next().await {
+            self.apply_batch(batch)?;
+            self.checkpoints.consider();
+        }
+        Ok(())
+    }
+
+    /// Nothing is retained by snapshots yet, so openraft's own wishes are declined; it insists
+    /// (`force`) only where the log's front is gone already.
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<SnapshotBuilder> {
+        if force { Some(self.get_snapshot_builder().await) } else { None }
+    }
+
+    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
+        let mut machine = self.machine.write();
+        let contents = machine.freeze().and_then(|checkpoint| {
+            Some(Contents {
+                last: entry_id(checkpoint.index(), checkpoint.term()),
+                end: checkpoint.log_end(),
+                stamp: checkpoint.stamp(),
+                membership: self.membership(&machine).ok()?,
+                state: checkpoint.snapshot(),
+            })
+        });
+        SnapshotBuilder { file: self.snapshots.clone(), contents }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: Bytes,
+    ) -> Result<(), io::Error> {
+        let contents = Contents::decode(&snapshot).map_err(|error| self.ending.because(&error))?;
+        assert_eq!(contents.meta(), *meta, "a snapshot says itself what it stands for");
+        let stored = self.snapshots.store(&snapshot);
+        stored.map_err(|error| self.ending.because(&format_args!("storing a state: {error}")))?;
+        let mut machine = self.machine.write();
+        machine.install(&contents.state).map_err(|error| self.ending.because(&error))?;
+        let last = machine.state().applied().map(|(index, term)| entry_id(index, term));
+        assert_eq!(last, Some(contents.last), "the state stands for another entry");
+        assert_eq!(machine.state().log_end(), contents.end, "the state ends elsewhere in the log");
+        *self.installed.lock() = Some(installed(&contents));
+        self.watched.update(&machine);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
+        let loaded = self.snapshots.load();
+        let loaded = loaded.map_err(|error| self.ending.because(&error))?;
+        Ok(loaded.map(|(contents, snapshot)| Snapshot { meta: contents.meta(), snapshot }))
+    }
+}
+
+/// Where the log goes on behind a state.
+pub(crate) fn installed(contents: &Contents) -> Installed {
+    let (index, term) = (index_of(&contents.last), term_of(&contents.last));
+    Installed { index, term, end: contents.end, stamp: contents.stamp }
+}

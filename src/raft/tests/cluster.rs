@@ -1,0 +1,266 @@
+//! Groups in one process: each node has a runtime of its own, so that killing one drops everything
+//! it had, as the end of a process would.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::time::{Duration, Instant, sleep, timeout};
+use tokio_stream::wrappers::TcpListenerStream;
+
+use crate::base::{Millis, NodeId, TopicName};
+use crate::command::{Command, CreateTopic, Reply};
+use crate::env;
+use crate::machine::Effect;
+use crate::message::MessageKind;
+use crate::raft::group::Shared;
+use crate::raft::{
+    Asked, EffectSink, Group, Member, Options, ProposeError, StartError, Status, Timing,
+};
+
+/// Whatever is waited for comes within this time, or the test fails.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Echo(NodeId);
+
+#[async_trait]
+impl Asked for Echo {
+    async fn answer(&self, from: NodeId, request: Bytes) -> Bytes {
+        let text = String::from_utf8_lossy(&request);
+        format!("{} to {from}: {text}", self.0).into()
+    }
+}
+
+struct Deaf;
+
+impl EffectSink for Deaf {
+    fn applied(&self, _effects: Vec<Effect>) {}
+}
+
+/// One running node.
+pub(super) struct Node {
+    pub(super) group: Group,
+    runtime: Runtime,
+}
+
+impl Node {
+    /// Runs something where the node's own tasks run.
+    pub(super) async fn on<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        self.runtime.spawn(task).await.unwrap()
+    }
+
+    pub(super) async fn create_topic(&self, name: &str) -> Result<Reply, ProposeError> {
+        self.create_topic_by(name, Instant::now() + PATIENCE).await
+    }
+
+    pub(super) async fn create_topic_by(
+        &self,
+        name: &str,
+        deadline: Instant,
+    ) -> Result<Reply, ProposeError> {
+        let group = self.group.clone();
+        let command = Command::CreateTopic(CreateTopic {
+            name: TopicName::new(name).unwrap(),
+            queues: 4,
+            kinds: vec![MessageKind::Normal],
+        });
+        self.on(async move { group.propose(command, deadline).await }).await
+    }
+
+    pub(super) fn topics(&self) -> usize {
+        self.group.read(|state| state.topics().count())
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.group.status()
+    }
+}
+
+/// Members with fixed addresses and directories, running or not.
+pub(super) struct Cluster {
+    dir: TempDir,
+    members: Vec<Member>,
+    nodes: Vec<Option<Node>>,
+}
+
+impl Cluster {
+    /// Nobody runs yet.
+    pub(super) async fn new(count: u64) -> Self {
+        let mut members = Vec::new();
+        let mut held = Vec::new();
+        for node in 1..=count {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let peer = listener.local_addr().unwrap().to_string();
+            let grpc = format!("broker-{node}:8081");
+            members.push(Member { node: NodeId::new(node), peer, grpc });
+            held.push(listener);
+        }
+        let nodes = (0..count).map(|_| None).collect();
+        Self { dir: tempfile::tempdir().unwrap(), members, nodes }
+    }
+
+    /// All run, and one leads.
+    pub(super) async fn started(count: u64) -> Self {
+        let mut cluster = Self::new(count).await;
+        let all: Vec<u64> = (1..=count).collect();
+        for (node, result) in cluster.start_all(&all).await {
+            assert_eq!(result, Ok(()), "node {node} did not start");
+        }
+        cluster.leader().await;
+        cluster
+    }
+
+    pub(super) fn dir(&self, node: u64) -> PathBuf {
+        self.dir.path().join(node.to_string())
+    }
+
+    fn options(&self, node: u64) -> Options {
+        let mut options =
+            Options::new(NodeId::new(node), self.dir(node), self.members.clone());
+        options.log.segment_bytes = 4 << 20;
+        options.timing = Timing {
+            heartbeat: Millis::new(100),
+            election_min: Millis::new(500),
+            election_max: Millis::new(1_000),
+            idle: Millis::new(3_000),
+        };
+        options
+    }
+
+    /// Opens a node and serves its peer port; it does not take part yet.
+    pub(super) async fn open(&mut self, node: u64) -> Group {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let id = NodeId::new(node);
+        let options = self.options(node);
+        let address: SocketAddr = self.members[index(node)].peer.parse().unwrap();
+        let opened = runtime.spawn(async move {
+            let group =
+                Group::open(env::os::env(), options, Arc::new(Echo(id)), Arc::new(Deaf)).unwrap();
+            let listener = bind(address).await;
+            let server = tonic::transport::Server::builder().add_routes(group.peer_service());
+            tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+            group
+        });
+        let group = opened.await.unwrap();
+        self.nodes[index(node)] = Some(Node { group: group.clone(), runtime });
+        group
+    }
+
+    pub(super) async fn start(&mut self, node: u64) -> Result<(), StartError> {
+        let group = self.open(node).await;
+        let node = self.node(node);
+        let started = node.on(async move { group.start().await });
+        timeout(PATIENCE, started).await.expect("the node starts or says why not")
+    }
+
+    /// Starts several at the same time, as they need each other.
+    pub(super) async fn start_all(&mut self, nodes: &[u64]) -> Vec<(u64, Result<(), StartError>)> {
+        let mut starting = Vec::new();
+        for node in nodes {
+            let group = self.open(*node).await;
+            let started = self.node(*node).runtime.spawn(async move { group.start().await });
+            starting.push((*node, started));
+        }
+        let mut results = Vec::new();
+        for (node, started) in starting {
+            let result = timeout(PATIENCE, started).await.expect("the node starts").unwrap();
+            results.push((node, result));
+        }
+        results
+    }
+
+    pub(super) fn node(&self, node: u64) -> &Node {
+        self.nodes[index(node)].as_ref().expect("the node runs")
+    }
+
+    pub(super) fn running(&self) -> impl Iterator<Item = (u64, &Node)> {
+        let id = |(at, node): (usize, _)| (at as u64 + 1, node);
+        let running = |(id, node): (u64, &'_ Option<Node>)| node.as_ref().map(|node| (id, node));
+        self.nodes.iter().enumerate().map(id).filter_map(running)
+    }
+
+    /// The node that serves as leader, once one does.
+    pub(super) async fn leader(&self) -> u64 {
+        eventually("a leader serves", || {
+            let serves = |(_, node): &(u64, &Node)| node.group.leadership().borrow().serving;
+            self.running().find(serves).map(|(id, _)| id)
+        })
+        .await
+    }
+
+    pub(super) async fn follower(&self) -> u64 {
+        let leader = self.leader().await;
+        self.running().map(|(id, _)| id).find(|id| *id != leader).expect("somebody follows")
+    }
+
+    /// Drops everything the node has; only its files stay.
+    pub(super) async fn kill(&mut self, node: u64) {
+        let Node { group, runtime } = self.nodes[index(node)].take().expect("the node runs");
+        group.crash().await;
+        let shared: std::sync::Weak<Shared> = group.downgrade();
+        drop(group);
+        runtime.shutdown_background();
+        eventually("the node is gone", || shared.upgrade().is_none().then_some(())).await;
+    }
+
+    /// Stops it as an operator would.
+    pub(super) async fn shutdown(&mut self, node: u64) {
+        let Node { group, runtime } = self.nodes[index(node)].take().expect("the node runs");
+        let shared = group.downgrade();
+        runtime.spawn(group.shutdown()).await.unwrap();
+        runtime.shutdown_background();
+        eventually("the node is gone", || shared.upgrade().is_none().then_some(())).await;
+    }
+
+    /// All running nodes have applied the same entry and have the same state there.
+    pub(super) async fn agree(&self) {
+        eventually("all nodes have applied the same", || {
+            let mut states = self.running().map(|(_, node)| {
+                node.group.read(|state| (state.applied(), state.hash(), state.units_hash().unwrap()))
+            });
+            let first = states.next()?;
+            states.all(|state| state == first).then_some(())
+        })
+        .await;
+    }
+}
+
+fn index(node: u64) -> usize {
+    usize::try_from(node - 1).unwrap()
+}
+
+/// The port may still be closing.
+async fn bind(address: SocketAddr) -> TcpListener {
+    let since = Instant::now();
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) => assert!(since.elapsed() < PATIENCE, "{address}: {error}"),
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub(super) async fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(since.elapsed() < PATIENCE, "waited too long until {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}

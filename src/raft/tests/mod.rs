@@ -1,0 +1,5 @@
+//! Whole replicas: openraft's own suite over our storage, and groups over loopback TCP.
+
+mod cluster;
+mod group;
+mod suite;

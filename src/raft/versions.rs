@@ -1,0 +1,69 @@
+//! Which command versions the other replicas understand.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use crate::base::NodeId;
+
+/// Every program understands it, so a replica not heard of yet is taken to.
+const FIRST_VERSION: u8 = 1;
+
+/// A command that some voter could not apply must not enter the log: it would stop that replica.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the command has version {version}, but node {node} understands at most {known}; upgrade that \
+     node first"
+)]
+pub(crate) struct NotUnderstood {
+    pub(crate) version: u8,
+    pub(crate) node: NodeId,
+    pub(crate) known: u8,
+}
+
+/// What handshakes told.
+#[derive(Debug, Default)]
+pub(crate) struct Versions(Mutex<BTreeMap<NodeId, u8>>);
+
+impl Versions {
+    pub(crate) fn heard(&self, node: NodeId, version: u8) {
+        self.0.lock().insert(node, version);
+    }
+
+    /// Refuses a version that one of `voters` does not understand.
+    pub(crate) fn check(
+        &self,
+        version: u8,
+        voters: impl IntoIterator<Item = NodeId>,
+    ) -> Result<(), NotUnderstood> {
+        if version <= FIRST_VERSION {
+            return Ok(());
+        }
+        let heard = self.0.lock();
+        for node in voters {
+            let known = heard.get(&node).copied().unwrap_or(FIRST_VERSION);
+            if version > known {
+                return Err(NotUnderstood { version, node, known });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_voter_that_does_not_understand_holds_a_version_back() {
+        let versions = Versions::default();
+        let voters = [NodeId::new(1), NodeId::new(2)];
+        assert_eq!(versions.check(1, voters), Ok(()));
+        versions.heard(NodeId::new(1), 2);
+        let refused = NotUnderstood { version: 2, node: NodeId::new(2), known: 1 };
+        assert_eq!(versions.check(2, voters), Err(refused));
+        versions.heard(NodeId::new(2), 3);
+        assert_eq!(versions.check(2, voters), Ok(()));
+        assert_eq!(versions.check(3, voters).unwrap_err().node, NodeId::new(1));
+    }
+}
