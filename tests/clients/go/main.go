@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -135,7 +136,7 @@ func noteReceived(message *rmq.MessageView, askedMs int64) {
 		"id":         message.GetMessageId(),
 		"attempt":    message.GetDeliveryAttempt(),
 		"asked_ms":   askedMs,
-		"body":       message.GetBody(),
+		"body":       hex.EncodeToString(message.GetBody()),
 		"tag":        message.GetTag(),
 		"keys":       message.GetKeys(),
 		"properties": message.GetProperties(),

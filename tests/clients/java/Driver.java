@@ -1,8 +1,8 @@
 import com.google.gson.Gson;
 import java.nio.ByteBuffer;
 import java.time.Duration;
-import java.util.Base64;
 import java.util.Collections;
+import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -164,7 +164,7 @@ final class Driver {
         line.put("id", message.getMessageId().toString());
         line.put("attempt", message.getDeliveryAttempt());
         line.put("asked_ms", askedMs);
-        line.put("body", Base64.getEncoder().encodeToString(body));
+        line.put("body", HexFormat.of().formatHex(body));
         line.put("tag", message.getTag().orElse(null));
         line.put("keys", new TreeSet<>(message.getKeys()));
         line.put("properties", message.getProperties());

@@ -72,7 +72,7 @@ function noteReceived(message, askedMs) {
     id: message.messageId,
     attempt: message.deliveryAttempt,
     asked_ms: askedMs,
-    body: message.body.toString('base64'),
+    body: message.body.toString('hex'),
     tag: message.tag,
     keys: [ ...message.keys ].sort(),
     properties: Object.fromEntries(message.properties),

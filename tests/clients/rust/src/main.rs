@@ -7,8 +7,6 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use rocketmq::conf::{ClientOption, ProducerOption, SimpleConsumerOption};
 use rocketmq::error::ClientError;
 use rocketmq::model::common::{FilterExpression, FilterType};
@@ -171,11 +169,12 @@ fn note_stop(stopped: Result<(), ClientError>) {
 fn note_received(message: &MessageView, asked_ms: u64) {
     let mut keys = message.keys().to_vec();
     keys.sort();
+    let body: String = message.body().iter().map(|byte| format!("{byte:02x}")).collect();
     let line = json!({
         "id": message.message_id(),
         "attempt": message.delivery_attempt(),
         "asked_ms": asked_ms,
-        "body": STANDARD.encode(message.body()),
+        "body": body,
         "tag": message.tag(),
         "keys": keys,
         "properties": message.properties(),
