@@ -12,6 +12,9 @@ use super::output::{Output, Table, or_dash};
 pub(super) enum Cluster {
     /// Show each broker group's nodes: who leads, how far each is, whether states are equal.
     Status {
+        /// Also read and hash every queue unit on every node.
+        #[arg(long)]
+        units: bool,
         #[command(flatten)]
         ask: Ask,
     },
@@ -19,8 +22,8 @@ pub(super) enum Cluster {
 
 impl Cluster {
     pub(super) async fn run(self, output: &Output) -> Result<(), Failure> {
-        let Self::Status { ask } = self;
-        let groups = ask.client().await?.cluster_status().await?;
+        let Self::Status { units, ask } = self;
+        let groups = ask.client().await?.cluster_status(units).await?;
         output.show(groups.as_slice(), status);
         if !output.is_json() {
             for group in &groups {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::base::{ByteSize, Millis, NodeId};
+use crate::commit_log;
 
 use super::address::HostPort;
 use super::error::RelationError;
@@ -13,7 +14,7 @@ use super::{Advertise, Config, Listen, LogSettings, Member, Profile, RaftSetting
 const MEMBERS_MAX: usize = 9;
 /// Twice the largest entry (4 MiB, `design.md` section 4), so that any entry fits with room.
 const SEGMENT_MIN: ByteSize = ByteSize::mib(8);
-const SEGMENT_MAX: ByteSize = ByteSize::gib(4);
+const SEGMENT_MAX: ByteSize = ByteSize::new(commit_log::SEGMENT_BYTES_MAX);
 const CHECKPOINT_MIN: ByteSize = ByteSize::mib(1);
 const CHECKPOINT_MAX: ByteSize = ByteSize::gib(64);
 const SCRUB_MIN: ByteSize = ByteSize::mib(1);

@@ -47,7 +47,7 @@ peer = "broker-3.example.org:8082"
 grpc = "broker-3.example.org:8081"
 
 [log]
-# Size of one segment file, 8MiB to 4GiB. Two more of them are kept ready.
+# Size of one segment file, 8MiB to 2GiB. One more is kept ready.
 # segment_bytes = "1GiB"
 # Log between two checkpoints, at least a quarter of a segment. It bounds the replay at start.
 # checkpoint_bytes = "1GiB"

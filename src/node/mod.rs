@@ -1,14 +1,88 @@
-//! stub
+//! One running node: everything that the rooms offer, put together from a [`Config`].
+//!
+//! What it is: the composition root. It starts every long task, owns it, and awaits its end.
+//! Promises: the first failure wins and is what [`run`] answers; a told stop hands leadership over
+//! first and leaves nothing running; two processes never share a data directory.
+//! Never: a decision about messages, or a loop that nobody awaits.
+//! Start reading at `run` for the order of starting and stopping.
+
+mod error;
+mod gauges;
+mod live;
+mod lock;
+mod parent;
+mod peers;
+mod readiness;
+mod run;
+mod scrub;
+mod signals;
+mod tasks;
+
+pub use error::NodeError;
+pub use parent::end_with_parent;
+pub use run::run;
+
+use std::path::PathBuf;
+
+use crate::base::{BrokerGroupId, BrokerGroupName};
 use crate::config::Config;
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    #[error("stub")]
-    Stub,
+use crate::{broker, commit_log, machine, raft};
+
+/// What an `OK` to a send means; printed at start and shown as a metric.
+const DURABILITY: &str = "majority-fsync";
+
+/// Queues of a topic that a client's first use creates.
+const QUEUES_ON_USE: u32 = 8;
+
+/// The one broker group of this version.
+const GROUP: BrokerGroupId = BrokerGroupId::new(0);
+
+fn group_name() -> BrokerGroupName {
+    BrokerGroupName::new("group-0").expect("letters, a dash and a digit are a name")
 }
-pub async fn run(config: Config) -> Result<(), NodeError> {
-    tracing::info!(node = config.node.get(), "stub");
-    std::future::pending().await
+
+/// What clients see as the broker's name: stable, and another for each node.
+fn broker_name(config: &Config) -> String {
+    format!("{}-node-{}", group_name(), config.node)
 }
-pub fn end_with_parent(_parent: u32) -> Result<(), NodeError> {
-    Ok(())
+
+fn raft_options(config: &Config) -> raft::Options {
+    let members = config.members.iter().map(|member| raft::Member {
+        node: member.node,
+        peer: member.peer.to_string(),
+        grpc: member.grpc.to_string(),
+    });
+    let defaults = raft::Options::new(config.node, replica_dir(config), members.collect());
+    raft::Options {
+        group: GROUP,
+        timing: raft::Timing {
+            heartbeat: config.raft.heartbeat,
+            election_min: config.raft.election_min,
+            election_max: config.raft.election_max,
+            ..defaults.timing
+        },
+        log: commit_log::Options {
+            segment_bytes: config.log.segment.get(),
+            ..commit_log::Options::default()
+        },
+        machine: machine::Options {
+            checkpoint_bytes: config.log.checkpoint.get(),
+            ..machine::Options::default()
+        },
+        ..defaults
+    }
+}
+
+/// Each broker group that the node hosts has its own directory.
+fn replica_dir(config: &Config) -> PathBuf {
+    config.data.join(group_name().as_str())
+}
+
+fn broker_options(config: &Config) -> broker::Options {
+    broker::Options {
+        group: group_name(),
+        create_on_use: config.create_on_use,
+        queues_on_use: QUEUES_ON_USE,
+        store_host: live::store_host(config),
+    }
 }

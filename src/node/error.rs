@@ -1,0 +1,35 @@
+//! Why a node ended other than by being told to.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::raft;
+
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error("the data directory {}: {source}", path.display())]
+    Data { path: PathBuf, source: io::Error },
+    #[error("another process runs with the data directory {}; every node needs its own", path.display())]
+    DataInUse { path: PathBuf },
+    #[error("cannot listen on {address} (listen.{what}): {source}")]
+    Listen { what: &'static str, address: SocketAddr, source: io::Error },
+    #[error("cannot listen to signals: {0}")]
+    Signals(io::Error),
+    #[error("cannot start the thread {name}: {source}")]
+    Thread { name: &'static str, source: io::Error },
+    #[error("cannot tie this process to process {parent}: {source}")]
+    Parent { parent: u32, source: io::Error },
+    #[error("process {parent}, which this one was to end with, is not its parent (any more)")]
+    Orphan { parent: u32 },
+    #[error(transparent)]
+    Open(#[from] raft::OpenError),
+    #[error(transparent)]
+    Start(#[from] raft::StartError),
+    #[error("this replica ended: {reason}")]
+    Replica { reason: String },
+    #[error("the log is damaged, so this node ends and answers nothing from it: {damage}")]
+    Damaged { damage: String },
+    #[error("{task} ended: {reason}")]
+    Task { task: &'static str, reason: String },
+}

@@ -1,0 +1,98 @@
+//! Turns what rooms count into metrics, a few times a minute.
+
+use std::fs;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use crate::broker::Broker;
+use crate::commit_log::{LogStats, SYNC_BUCKETS_MICROS};
+use crate::metrics as names;
+use crate::raft::{Group, Role};
+
+use super::DURABILITY;
+use super::live::count;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Never ends.
+pub(super) async fn keep(handle: PrometheusHandle, group: Group, broker: Broker) {
+    names::BUILD_INFO.set([env!("CARGO_PKG_VERSION")], 1);
+    names::DURABILITY_MODE.set([DURABILITY], 1);
+    let mut before = LogStats::default();
+    loop {
+        let stats = group.log().stats();
+        log(&group, &before, &stats);
+        before = stats;
+        replica(&group);
+        names::RECEIVE_WAITING.set([], broker.waiting() as u64);
+        process();
+        handle.run_upkeep();
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+fn replica(group: &Group) {
+    let status = group.status();
+    let role = match status.role {
+        Role::Down => 0,
+        Role::Learner => 1,
+        Role::Follower => 2,
+        Role::Candidate => 3,
+        Role::Leader => 4,
+    };
+    names::RAFT_ROLE.set([], role);
+    names::RAFT_TERM.set([], status.term.get());
+    for (gauge, index) in [
+        (names::LOG_LAST_INDEX, status.last),
+        (names::LOG_COMMITTED_INDEX, status.committed),
+        (names::LOG_APPLIED_INDEX, status.applied),
+    ] {
+        gauge.set([], count(index).saturating_sub(1));
+    }
+}
+
+fn log(group: &Group, before: &LogStats, stats: &LogStats) {
+    names::LOG_BYTES.set_total([], stats.bytes);
+    names::LOG_APPENDS.set_total([], stats.appends);
+    names::LOG_SEGMENTS.set([], group.log().segments().len() as u64);
+    for (at, (count, old)) in stats.sync_buckets.iter().zip(&before.sync_buckets).enumerate() {
+        // What took longer than the last bound counts as twice that bound.
+        let longest = SYNC_BUCKETS_MICROS[SYNC_BUCKETS_MICROS.len() - 1] * 2;
+        let micros = SYNC_BUCKETS_MICROS.get(at).copied().unwrap_or(longest);
+        let new = usize::try_from(count - old).unwrap_or(usize::MAX);
+        if new > 0 {
+            names::LOG_SYNC_SECONDS.record_many([], Duration::from_micros(micros), new);
+        }
+    }
+}
+
+fn process() {
+    if let Ok(entries) = fs::read_dir("/proc/self/fd") {
+        // One of them is the directory that is being read.
+        names::OPEN_FDS.set([], (entries.count() as u64).saturating_sub(1));
+    }
+    if let Some(bytes) = fs::read_to_string("/proc/self/status").ok().and_then(|s| anonymous(&s)) {
+        names::RESIDENT_ANONYMOUS_BYTES.set([], bytes);
+    }
+}
+
+/// The line `RssAnon:   1234 kB` of proc(5).
+fn anonymous(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_anonymous_memory_of_this_process() {
+        assert_eq!(anonymous("VmRSS:\t 9 kB\nRssAnon:\t   12 kB\n"), Some(12_288));
+        assert_eq!(anonymous("VmRSS:\t 9 kB\n"), None);
+        let own = fs::read_to_string("/proc/self/status").unwrap();
+        assert!(anonymous(&own).unwrap() > 0);
+    }
+}

@@ -1,0 +1,107 @@
+//! Which nodes live: what this one tells the others, and what it heard of them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::base::{LogIndex, NodeId};
+use crate::broker::{BrokerNode, Nodes};
+use crate::config::Config;
+use crate::env::Clock;
+use crate::name_server::{EXPIRY, Registration, RouteTable};
+use crate::raft::{Leadership, Status};
+
+use super::{GROUP, broker_name};
+
+/// The name server inside this node, with what it says of itself.
+#[derive(Debug)]
+pub(super) struct Live {
+    clock: Arc<dyn Clock>,
+    own: BrokerNode,
+    table: Mutex<RouteTable>,
+}
+
+impl Live {
+    pub(super) fn new(config: &Config, clock: Arc<dyn Clock>) -> Self {
+        let own = BrokerNode {
+            node: config.node,
+            name: broker_name(config),
+            host: config.advertise.grpc.host().to_owned(),
+            port: config.advertise.grpc.port(),
+        };
+        Self { clock, own, table: Mutex::new(RouteTable::new(EXPIRY)) }
+    }
+
+    pub(super) fn node(&self) -> NodeId {
+        self.own.node
+    }
+
+    /// What this node says of itself now.
+    pub(super) fn registration(&self, leadership: Leadership, status: &Status) -> Registration {
+        Registration {
+            node: self.own.node,
+            name: self.own.name.clone(),
+            host: self.own.host.clone(),
+            port: self.own.port,
+            group: GROUP,
+            term: leadership.term,
+            leader: leadership.serving,
+            committed: count(status.committed),
+        }
+    }
+
+    pub(super) fn register(&self, registration: Registration) {
+        let now = self.clock.monotonic();
+        let mut table = self.table.lock();
+        table.register(registration, now);
+        table.expire(now);
+    }
+
+    /// How many entries the leader said were committed; `None` when it said nothing lately.
+    pub(super) fn committed_by(&self, leader: NodeId) -> Option<u64> {
+        let now = self.clock.monotonic();
+        let table = self.table.lock();
+        let live = table.live(GROUP, now);
+        live.into_iter().find(|told| told.node == leader).map(|told| told.committed)
+    }
+}
+
+/// Entries from the first to `last`.
+pub(super) fn count(last: Option<LogIndex>) -> u64 {
+    last.map_or(0, |index| index.next().get())
+}
+
+impl Nodes for Live {
+    fn live(&self) -> Vec<BrokerNode> {
+        let now = self.clock.monotonic();
+        let table = self.table.lock();
+        let others = table.live(GROUP, now).into_iter().filter(|told| told.node != self.own.node);
+        let mut nodes: Vec<BrokerNode> = others
+            .map(|told| BrokerNode {
+                node: told.node,
+                name: told.name.clone(),
+                host: told.host.clone(),
+                port: told.port,
+            })
+            .collect();
+        drop(table);
+        // Whoever asks this node can reach it, whatever was heard.
+        nodes.push(self.own.clone());
+        nodes.sort_by_key(|node| node.node);
+        nodes
+    }
+}
+
+/// What stored records carry as their host: four bytes and a port, so a name becomes the address
+/// that is bound, as far as that says something.
+pub(super) fn store_host(config: &Config) -> SocketAddrV4 {
+    let advertised = &config.advertise.grpc;
+    let literal = advertised.host().parse::<Ipv4Addr>().ok();
+    let bound = match config.listen.grpc.ip() {
+        IpAddr::V4(ip) if !ip.is_unspecified() => Some(ip),
+        IpAddr::V4(_) | IpAddr::V6(_) => None,
+    };
+    let ip = literal.or(bound).unwrap_or(Ipv4Addr::LOCALHOST);
+    SocketAddrV4::new(ip, advertised.port())
+}

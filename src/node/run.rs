@@ -1,0 +1,278 @@
+//! The order in which a node starts and stops.
+//!
+//! Start: signals, directory lock, listeners, HTTP (so that probes hear what is missing), log and
+//! machine, peer port, Raft, broker, registrations, gRPC. Stop: the reverse, after the leadership
+//! was handed over while clients are still served.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+
+use crate::broker::{Bell, Broker};
+use crate::config::Config;
+use crate::env::{Env, os};
+use crate::grpc::listener::Admission;
+use crate::raft::{Group, TransferError};
+use crate::{grpc, http, metrics};
+
+use super::live::Live;
+use super::lock::DataLock;
+use super::peers::{Desk, register};
+use super::readiness::Readiness;
+use super::signals::Signals;
+use super::tasks::Tasks;
+use super::{DURABILITY, NodeError, broker_options, gauges, raft_options, scrub};
+
+/// How long tasks may take to end; the gRPC server waits up to twice three seconds by itself.
+const TASKS_END: Duration = Duration::from_secs(7);
+/// A peer connection that is idle is kept alive by pings; a dead one is found by them.
+const PEER_PING_INTERVAL: Duration = Duration::from_secs(5);
+const PEER_PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Runs a node until it is told to stop (`Ok`) or cannot go on.
+pub async fn run(config: Config) -> Result<(), NodeError> {
+    let mut signals = Signals::listen()?;
+    let _lock = DataLock::take(&config.data)?;
+    let mut node = Node::bind(config).await?;
+    let ended = tokio::select! {
+        told = signals.stop() => Ok(told),
+        error = node.live() => Err(error),
+    };
+    match &ended {
+        Ok(signal) => tracing::info!(signal, "stopping"),
+        Err(error) => tracing::error!(%error, "ending"),
+    }
+    tokio::select! {
+        () = node.stop() => {}
+        // Whoever says it twice means it.
+        signal = signals.stop() => tracing::warn!(signal, "told twice; ending at once"),
+    }
+    ended.map(|_| ())
+}
+
+struct Node {
+    config: Config,
+    env: Env,
+    live: Arc<Live>,
+    readiness: Arc<Readiness>,
+    /// What serves clients; ends before the replica.
+    front: Tasks,
+    /// What the replica needs, and HTTP; ends last.
+    back: Tasks,
+    grpc: Option<TcpListener>,
+    peer: Option<TcpListener>,
+    group: Option<Group>,
+}
+
+impl Node {
+    /// Binds all ports, so that a taken one is told before anything is opened, and serves HTTP.
+    async fn bind(config: Config) -> Result<Self, NodeError> {
+        let env = os::env();
+        let grpc = bind("grpc", config.listen.grpc).await?;
+        let http = bind("http", config.listen.http).await?;
+        let peer = bind("peer", config.listen.peer).await?;
+        let live = Arc::new(Live::new(&config, Arc::clone(&env.clock)));
+        let readiness = Arc::new(Readiness::new(Arc::clone(&live)));
+        let (front, mut back) = (Tasks::new(), Tasks::new());
+        let router = http::router(metrics::install(), Arc::clone(&readiness) as _);
+        let connections_max = config.listen.connections_max;
+        let options = http::Options { connections_max, ..http::Options::default() };
+        let stop = back.stop();
+        back.start("http", async move {
+            let served = http::serve(http, router, options, stop.told()).await;
+            served.map_err(|error| NodeError::Task { task: "http", reason: error.to_string() })
+        });
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            node = %config.node,
+            grpc = %config.listen.grpc,
+            http = %config.listen.http,
+            peer = %config.listen.peer,
+            advertise = %config.advertise.grpc,
+            durability = DURABILITY,
+            profile = config.profile.name(),
+            "raftmq starts"
+        );
+        let (grpc, peer) = (Some(grpc), Some(peer));
+        Ok(Self { config, env, live, readiness, front, back, grpc, peer, group: None })
+    }
+
+    /// Starts the rest and lives; returns what went wrong.
+    async fn live(&mut self) -> NodeError {
+        match self.start().await {
+            Ok(group) => self.watch(&group).await,
+            Err(error) => error,
+        }
+    }
+
+    async fn start(&mut self) -> Result<Group, NodeError> {
+        let bell = Bell::default();
+        let desk = Arc::new(Desk::new(Arc::clone(&self.live)));
+        let group = self.open(&desk, &bell).await?;
+        self.serve_peers(&group);
+        self.readiness.stage("it is joining its broker group");
+        join(&group).await?;
+        self.warn_of_moved_members(&group);
+        let nodes = Arc::clone(&self.live) as _;
+        let options = broker_options(&self.config);
+        let (broker, pulse) =
+            Broker::new(self.env.clone(), group.clone(), &bell, nodes, options);
+        assert!(desk.broker.set(broker.clone()).is_ok(), "a node has one broker");
+        self.front.start("the broker's pulse", endless(pulse.run()));
+        self.front.start("registrations", endless(register(desk, group.clone())));
+        self.front.start("metrics", endless(gauges::keep(metrics::install(), group.clone(), broker.clone())));
+        self.serve_clients(broker);
+        self.readiness.serving();
+        Ok(group)
+    }
+
+    /// Opening may replay much log, so it has a thread of its own.
+    async fn open(&mut self, desk: &Arc<Desk>, bell: &Bell) -> Result<Group, NodeError> {
+        self.readiness.stage("it is opening its log and applying what is new");
+        let (env, options) = (self.env.clone(), raft_options(&self.config));
+        let (asked, sink) = (Arc::clone(desk) as _, Arc::new(bell.clone()) as _);
+        let opened =
+            tokio::task::spawn_blocking(move || Group::open(env, options, asked, sink)).await;
+        let group = opened.map_err(|error| NodeError::Task {
+            task: "opening the replica",
+            reason: error.to_string(),
+        })??;
+        assert!(desk.group.set(group.clone()).is_ok(), "a node has one replica");
+        self.readiness.opened(group.clone());
+        self.group = Some(group.clone());
+        let upkeep = group.log().upkeep();
+        // Ends by itself when the log is closed, which the replica's end does.
+        std::thread::Builder::new()
+            .name("upkeep".to_owned())
+            .spawn(move || upkeep.run())
+            .map_err(|source| NodeError::Thread { name: "upkeep", source })?;
+        let (log, per_second) = (group.log().clone(), self.config.log.scrub_per_second);
+        self.back.start("the scrub", async move {
+            Err(NodeError::Damaged { damage: scrub::scrub(log, per_second).await })
+        });
+        Ok(group)
+    }
+
+    fn serve_peers(&mut self, group: &Group) {
+        let listener = self.peer.take().expect("the peer port is bound and served once");
+        let routes = group.peer_service();
+        let connections = grpc::listener::admitted(listener, self.admission());
+        let stop = self.back.stop();
+        self.back.start("the peer port", async move {
+            let served = tonic::transport::Server::builder()
+                .http2_keepalive_interval(Some(PEER_PING_INTERVAL))
+                .http2_keepalive_timeout(Some(PEER_PING_TIMEOUT))
+                .add_routes(routes)
+                .serve_with_incoming(connections);
+            tokio::select! {
+                served = served => served.map_err(|error| NodeError::Task {
+                    task: "the peer port",
+                    reason: error.to_string(),
+                }),
+                () = stop.told() => Ok(()),
+            }
+        });
+    }
+
+    fn serve_clients(&mut self, broker: Broker) {
+        let listener = self.grpc.take().expect("the gRPC port is bound and served once");
+        let options = grpc::Options {
+            admission: self.admission(),
+            admin_from_anywhere: self.config.admin_from_anywhere,
+        };
+        let stop = self.front.stop();
+        self.front.start("the gRPC port", async move {
+            let served = grpc::serve(listener, broker, options, stop.told()).await;
+            served.map_err(|error| NodeError::Task {
+                task: "the gRPC port",
+                reason: error.to_string(),
+            })
+        });
+    }
+
+    fn admission(&self) -> Admission {
+        let connections_max = self.config.listen.connections_max;
+        Admission {
+            connections_max: usize::try_from(connections_max).unwrap_or(usize::MAX),
+            ..Admission::default()
+        }
+    }
+
+    /// The log has the last word on addresses; a file that says otherwise deserves a hint.
+    fn warn_of_moved_members(&self, group: &Group) {
+        for known in group.members() {
+            let listed = self.config.members.iter().find(|member| member.node == known.node);
+            let Some(listed) = listed else { continue };
+            let (peer, grpc) = (listed.peer.to_string(), listed.grpc.to_string());
+            if peer != known.peer || grpc != known.grpc {
+                let node = known.node;
+                tracing::warn!(
+                    %node, peer, grpc, known_peer = known.peer, known_grpc = known.grpc,
+                    "the configuration and the broker group disagree on where a node is"
+                );
+            }
+        }
+    }
+
+    /// Returns the first thing that ends.
+    async fn watch(&mut self, group: &Group) -> NodeError {
+        let mut fatal = group.fatal();
+        tokio::select! {
+            biased;
+            error = self.back.first_end() => error,
+            error = self.front.first_end() => error,
+            reason = ended(&mut fatal) => NodeError::Replica { reason },
+        }
+    }
+
+    async fn stop(self) {
+        self.readiness.stage("it is stopping");
+        if let Some(group) = &self.group {
+            hand_over(group).await;
+        }
+        self.front.end(TASKS_END).await;
+        if let Some(group) = self.group {
+            group.shutdown().await;
+        }
+        self.back.end(TASKS_END).await;
+        tracing::info!("stopped");
+    }
+}
+
+async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener, NodeError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| NodeError::Listen { what, address, source })
+}
+
+/// The start, unless the replica ends meanwhile.
+async fn join(group: &Group) -> Result<(), NodeError> {
+    let mut fatal = group.fatal();
+    tokio::select! {
+        started = group.start() => Ok(started?),
+        reason = ended(&mut fatal) => Err(NodeError::Replica { reason }),
+    }
+}
+
+async fn ended(fatal: &mut tokio::sync::watch::Receiver<Option<String>>) -> String {
+    let reason = fatal.wait_for(Option::is_some).await.map(|reason| reason.clone());
+    reason.ok().flatten().unwrap_or_else(|| "without a reason".to_owned())
+}
+
+/// Clients are still served meanwhile, by way of the next leader.
+async fn hand_over(group: &Group) {
+    match group.transfer_leadership().await {
+        Ok(()) => tracing::info!("the leadership is handed over"),
+        Err(TransferError::NotLeader | TransferError::NobodyElse) => {}
+        Err(error) => tracing::warn!(%error, "the leadership is not handed over"),
+    }
+}
+
+/// A task that has no reason to end.
+async fn endless(task: impl Future<Output = ()>) -> Result<(), NodeError> {
+    task.await;
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! Reads sealed segments again and again, so that rot is found before a reader needs the bytes.
+
+use std::time::Duration;
+
+use crate::base::ByteSize;
+use crate::commit_log::CommitLog;
+
+/// How often the budget of a second is handed out, in parts.
+const PARTS: u32 = 10;
+/// Between two rounds over the whole log.
+const REST: Duration = Duration::from_secs(60 * 60);
+/// How often damage that a reader found is looked for while the scrub rests.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// Ends only when the log is damaged, with what is known about it.
+pub(super) async fn scrub(log: CommitLog, per_second: ByteSize) -> String {
+    let pause = Duration::from_secs(1) / PARTS;
+    let budget = per_second.get().div_ceil(u64::from(PARTS));
+    loop {
+        loop {
+            if let Some(damage) = found(&log) {
+                return damage;
+            }
+            let part = log.clone();
+            let read = tokio::task::spawn_blocking(move || part.scrub(budget)).await;
+            match read {
+                Ok(Ok(progress)) if progress.left == 0 => break,
+                Ok(Ok(_)) => {}
+                // Damage is told by the log itself, in more words.
+                Ok(Err(error)) => return found(&log).unwrap_or_else(|| error.to_string()),
+                Err(error) => return format!("the scrub broke off: {error}"),
+            }
+            tokio::time::sleep(pause).await;
+        }
+        let next_round = tokio::time::Instant::now() + REST;
+        while tokio::time::Instant::now() < next_round {
+            if let Some(damage) = found(&log) {
+                return damage;
+            }
+            tokio::time::sleep(GLANCE).await;
+        }
+    }
+}
+
+fn found(log: &CommitLog) -> Option<String> {
+    log.damage().map(|damage| damage.to_string())
+}
