@@ -1,4 +1,6 @@
 #![doc = include_str!("ARCHITECTURE.md")]
+// The layout of a served request nests futures of every room deeper than 128 queries.
+#![recursion_limit = "256"]
 
 pub mod base;
 pub mod metrics;

@@ -58,11 +58,8 @@ impl Clients {
         let recent = |client: &Client| {
             client.kind != ClientKind::Producer && now.saturating_sub(client.seen) <= age
         };
-        let mut ids: Vec<ClientId> = clients
-            .iter()
-            .filter(|(_, client)| recent(client))
-            .map(|(id, _)| id.clone())
-            .collect();
+        let mut ids: Vec<ClientId> =
+            clients.iter().filter(|(_, client)| recent(client)).map(|(id, _)| id.clone()).collect();
         ids.sort();
         ids
     }

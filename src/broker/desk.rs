@@ -1,7 +1,7 @@
 //! A desk for each group and topic: which messages are about to be handed out, and which nobody
 //! wants. Local to the leader and lost with it; apply decides in the end.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -31,8 +31,6 @@ pub(super) struct Desk {
     /// Runs from a queue's `next` that no subscription of `skip_version` wants, not logged yet.
     skipped: HashMap<QueueId, Skip>,
     skip_version: u32,
-    /// Attempt ids whose checkout is under way.
-    attempts: HashSet<String>,
     /// The queue to look at first, so that all get their turn.
     turn: u32,
 }
@@ -78,15 +76,6 @@ struct Scan<'a> {
 }
 
 impl Desk {
-    /// False when a checkout with this attempt id is under way already.
-    pub(super) fn begin_attempt(&mut self, attempt: &str) -> bool {
-        self.attempts.insert(attempt.to_owned())
-    }
-
-    pub(super) fn end_attempt(&mut self, attempt: &str) {
-        self.attempts.remove(attempt);
-    }
-
     /// Picks what this receive may have, redeliveries first, and reserves it.
     pub(super) fn find(&mut self, state: &State, wish: &Wish<'_>) -> io::Result<Found> {
         let (version, expressions) = state.subscriptions(wish.group, wish.topic);
@@ -253,9 +242,10 @@ impl Scan<'_> {
     }
 
     fn nobody_wants(&self, unit: Unit) -> bool {
-        !self.live.iter().any(|filter| {
-            filter.as_ref().is_none_or(|filter| filter.may_match(unit.tag_hash))
-        })
+        !self
+            .live
+            .iter()
+            .any(|filter| filter.as_ref().is_none_or(|filter| filter.may_match(unit.tag_hash)))
     }
 
     fn skip(&mut self, at: QueueOffset) {

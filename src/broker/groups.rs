@@ -12,16 +12,12 @@ use crate::command::{Command, CreateGroup, Refusal, Reply};
 use crate::machine::{Group, State};
 
 /// Deliveries of a message before it counts as exhausted: RocketMQ's 16 retries and the first one.
-pub const ATTEMPTS_DEFAULT: u32 = 17;
+pub(super) const ATTEMPTS_DEFAULT: u32 = 17;
 const ATTEMPTS_MAX: u32 = 1000;
 
 /// A group as it comes into being when nothing is said of it.
-pub fn default_group(name: &GroupName) -> NewGroup {
-    NewGroup {
-        name: name.clone(),
-        attempts_max: ATTEMPTS_DEFAULT,
-        backoff: DELAY_LEVELS.to_vec(),
-    }
+pub(super) fn default_group(name: &GroupName) -> NewGroup {
+    NewGroup { name: name.clone(), attempts_max: ATTEMPTS_DEFAULT, backoff: DELAY_LEVELS.to_vec() }
 }
 
 impl Broker {

@@ -84,8 +84,9 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Broker(Arc<Inner>);
 
+/// What the clones of a [`Broker`] share; its fields and methods are this room's own.
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub struct Inner {
     env: Env,
     group: Group,
     nodes: Arc<dyn Nodes>,

@@ -174,7 +174,8 @@ async fn give_up_filters(broker: &Broker) {
 
 fn filters(state: &State, group: GroupId, topic: TopicId) -> Vec<Subscribe> {
     let (_, expressions) = state.subscriptions(group, topic);
-    let subscribe = |expression: &String| Subscribe { group, topic, expression: expression.clone() };
+    let subscribe =
+        |expression: &String| Subscribe { group, topic, expression: expression.clone() };
     expressions.iter().map(subscribe).collect()
 }
 
@@ -192,11 +193,7 @@ async fn tell_leader(broker: &Broker) {
 
 impl Broker {
     /// A client said goodbye: what it holds in `group` becomes visible within a second.
-    pub async fn client_gone(
-        &self,
-        client: &ClientId,
-        group: Option<&GroupName>,
-    ) {
+    pub async fn client_gone(&self, client: &ClientId, group: Option<&GroupName>) {
         self.clients.forget(client);
         let Some(group) = group else { return };
         let held = self.group.read(|state| {
@@ -204,8 +201,7 @@ impl Broker {
             (!state.checkouts_of(group, client).is_empty()).then_some(group)
         });
         if let Some(group) = held {
-            let release =
-                Release { group, consumer: client.clone(), invisible: RELEASE_AFTER };
+            let release = Release { group, consumer: client.clone(), invisible: RELEASE_AFTER };
             submit(self, Delivery::Release(release)).await;
         }
     }

@@ -12,7 +12,7 @@ use crate::broker::desk::{Desk, Found, Wish};
 use crate::broker::error::{LimitError, Overloaded, ReceiveError, Unavailable};
 use crate::broker::remote::{self, Declined, Parcel, Question};
 use crate::broker::{Broker, handle};
-use crate::command::{Checkout, CheckedOut, Delivery, DeliveryOutcome, Granted, Handle, Refusal};
+use crate::command::{CheckedOut, Checkout, Delivery, DeliveryOutcome, Granted, Handle, Refusal};
 use crate::filter::TagFilter;
 use crate::message::decode_record;
 

@@ -38,7 +38,10 @@ pub(super) enum Declined {
     NoTopic,
     NoGroup,
     Busy,
-    Unavailable { reason: String, outcome_unknown: bool },
+    Unavailable {
+        reason: String,
+        outcome_unknown: bool,
+    },
 }
 
 const RECEIVE: u8 = 1;
@@ -74,9 +77,7 @@ impl Question {
                 at_least: reader.option(|reader| reader.u64().map(LogIndex::new))?,
                 units: reader.bool()?,
             },
-            SEEN => Self::Seen {
-                consumers: reader.list(ClientId::read)?,
-            },
+            SEEN => Self::Seen { consumers: reader.list(ClientId::read)? },
             found => return Err(CommandError::Kind { what: "a peer's question", found }),
         };
         reader.end()?;
@@ -137,9 +138,7 @@ pub(super) fn encode_parcels(result: &Result<Vec<Parcel>, Declined>) -> Bytes {
     writer.finish()
 }
 
-pub(super) fn decode_parcels(
-    bytes: Bytes,
-) -> Result<Result<Vec<Parcel>, Declined>, CommandError> {
+pub(super) fn decode_parcels(bytes: Bytes) -> Result<Result<Vec<Parcel>, Declined>, CommandError> {
     let mut reader = Reader::new(bytes);
     let result = match reader.u8()? {
         0 => Ok(reader.list(|reader| {
@@ -156,10 +155,9 @@ pub(super) fn decode_parcels(
         2 => Err(Declined::NoTopic),
         3 => Err(Declined::NoGroup),
         4 => Err(Declined::Busy),
-        5 => Err(Declined::Unavailable {
-            reason: reader.string()?,
-            outcome_unknown: reader.bool()?,
-        }),
+        5 => {
+            Err(Declined::Unavailable { reason: reader.string()?, outcome_unknown: reader.bool()? })
+        }
         found => return Err(CommandError::Kind { what: "a peer's answer", found }),
     };
     reader.end()?;

@@ -1,8 +1,8 @@
 //! Where clients are sent.
 
 use crate::base::{GroupName, TopicName};
-use crate::broker::api::{Assignment, Route};
 use crate::broker::Broker;
+use crate::broker::api::{Assignment, Route};
 use crate::broker::error::RouteError;
 
 impl Broker {

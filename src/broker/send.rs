@@ -13,7 +13,7 @@ use crate::message::{
 };
 
 /// What one request may carry, in bytes of records; one request is one entry.
-pub const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024 + 64 * 1024;
+pub(super) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024 + 64 * 1024;
 
 /// What apply has to know of the topic a request goes to.
 struct Target {
@@ -32,9 +32,7 @@ impl Broker {
         let reply = self.group.propose(Command::Publish(publish), request.deadline).await;
         match reply.map_err(|error| SendError::Unavailable(unavailable(&error)))? {
             Reply::Published(published) => Ok(sent(&request, &published)),
-            Reply::Refused(Refusal::NoTopic { .. }) => {
-                Err(NoTopic { topic: request.topic }.into())
-            }
+            Reply::Refused(Refusal::NoTopic { .. }) => Err(NoTopic { topic: request.topic }.into()),
             other => Err(unexpected(&other).into()),
         }
     }
@@ -68,19 +66,16 @@ impl Inner {
         })
     }
 
-    fn items(
-        &self,
-        request: &SendRequest,
-        queue: QueueId,
-    ) -> Result<Vec<PublishItem>, SendError> {
+    fn items(&self, request: &SendRequest, queue: QueueId) -> Result<Vec<PublishItem>, SendError> {
         let mut bytes = 0;
         let mut items = Vec::with_capacity(request.messages.len());
         for message in &request.messages {
-            let record = encode_record(message, self.options.store_host).map_err(|error| LimitError {
-                what: "stored record",
-                value: error.to_string(),
-                allowed: "what RocketMQ's record layout can hold".into(),
-            })?;
+            let record =
+                encode_record(message, self.options.store_host).map_err(|error| LimitError {
+                    what: "stored record",
+                    value: error.to_string(),
+                    allowed: "what RocketMQ's record layout can hold".into(),
+                })?;
             bytes += record.len();
             items.push(PublishItem {
                 queue,

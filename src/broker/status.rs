@@ -111,9 +111,9 @@ impl Inner {
             tokio::time::sleep(POLL.duration()).await;
         }
         let status = self.group.status();
-        let (audit, units_hash) = self.group.read(|state| {
-            (state.audit(), if units { state.units_hash().ok() } else { None })
-        });
+        let (audit, units_hash) = self
+            .group
+            .read(|state| (state.audit(), if units { state.units_hash().ok() } else { None }));
         OwnStatus {
             role: status.role.name().to_owned(),
             term: status.term.get(),

@@ -12,7 +12,7 @@ use crate::machine::{QUEUES_MAX, State, Topic};
 use crate::message::MessageKind;
 
 /// Topics that one answer lists at most.
-pub const PAGE_MAX: usize = 1000;
+pub(super) const PAGE_MAX: usize = 1000;
 
 impl Broker {
     /// Makes a topic; making it again with the same settings changes nothing.
@@ -79,10 +79,10 @@ fn info(state: &State, topic: &Topic) -> TopicInfo {
 impl Inner {
     /// Afterwards this node's state holds everything that was acknowledged before the call.
     pub(super) async fn catch_up(&self) -> Result<(), Unavailable> {
-        self.group.read_barrier().await.map_err(|error| Unavailable {
-            reason: error.to_string(),
-            outcome_unknown: false,
-        })
+        self.group
+            .read_barrier()
+            .await
+            .map_err(|error| Unavailable { reason: error.to_string(), outcome_unknown: false })
     }
 
     /// The topic exists here afterwards, made on first use where the profile says so.

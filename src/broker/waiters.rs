@@ -210,7 +210,9 @@ mod tests {
         assert!(is_woken(&mut stays));
         drop(stays);
         assert_eq!(waiters.waiting(), 0);
-        assert!(waiters.lines.lock().by_line.is_empty() && waiters.lines.lock().of_topic.is_empty());
+        assert!(
+            waiters.lines.lock().by_line.is_empty() && waiters.lines.lock().of_topic.is_empty()
+        );
     }
 
     #[test]

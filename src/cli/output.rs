@@ -80,7 +80,13 @@ impl Table {
         head: [&'static str; N],
         rows: impl IntoIterator<Item = [String; N]>,
     ) -> Self {
-        Self { head: head.to_vec(), rows: rows.into_iter().map(Vec::from).collect() }
+        Self::of(head.to_vec(), rows.into_iter().map(Vec::from).collect())
+    }
+
+    /// For a head that is not always the same; every row is as long as the head.
+    pub(super) fn of(head: Vec<&'static str>, rows: Vec<Vec<String>>) -> Self {
+        assert!(rows.iter().all(|row| row.len() == head.len()), "a row has a cell for each column");
+        Self { head, rows }
     }
 }
 

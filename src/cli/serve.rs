@@ -32,7 +32,7 @@ pub(super) struct Serve {
 }
 
 /// What is logged unless `RUST_LOG` says otherwise.
-const LOG_DEFAULT: &str = "info,openraft=warn";
+const LOG_DEFAULT: &str = "info,openraft=error";
 
 impl Serve {
     pub(super) fn run(self, output: &Output) -> Result<(), Failure> {

@@ -99,10 +99,7 @@ impl Client {
 
     /// What every node says of its replica, asked now. With `units` every queue unit is read and
     /// hashed as well, which takes time where there are many.
-    pub async fn cluster_status(
-        &self,
-        units: bool,
-    ) -> Result<Vec<BrokerGroupStatus>, ClientError> {
+    pub async fn cluster_status(&self, units: bool) -> Result<Vec<BrokerGroupStatus>, ClientError> {
         let request = self.request(v1::ClusterStatusRequest { units }, CALL_TIMEOUT);
         let answer = self.admin().cluster_status(request).await?.into_inner();
         Ok(answer.groups.into_iter().map(broker_group).collect())

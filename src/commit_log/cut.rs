@@ -2,6 +2,7 @@
 //! snapshot. All are durable when they return.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::base::{LogIndex, LogPosition, Term, UtcMillis};
@@ -105,7 +106,6 @@ impl Shared {
         let active = (active >= cut.end).then_some(active);
         for base in behind.into_iter().chain(active).rev() {
             remove_segment(disk, &self.dir, base)?;
-            disk.sync_dir(&self.dir)?;
         }
         let sealed = match cut.through.take() {
             Some((segment, table)) => Some(self.seal_cut(segment, table, &cut)?),
@@ -222,11 +222,7 @@ impl Shared {
 }
 
 /// Removes all segments and makes `purged` what the log goes on from. May be done again.
-pub(super) fn carry_out_restart(
-    disk: &dyn Disk,
-    dir: &std::path::Path,
-    purged: Purged,
-) -> io::Result<()> {
+pub(super) fn carry_out_restart(disk: &dyn Disk, dir: &Path, purged: Purged) -> io::Result<()> {
     for name in disk.list(dir)? {
         if let Some(base) = segment::base_of(&name, LOG_SUFFIX) {
             remove_segment(disk, dir, base)?;
@@ -239,17 +235,17 @@ pub(super) fn carry_out_restart(
     Purged::restart_is_done(disk, dir)
 }
 
-/// Removes a segment's file, and its index file first.
-pub(super) fn remove_segment(
-    disk: &dyn Disk,
-    dir: &std::path::Path,
-    base: LogPosition,
-) -> io::Result<()> {
+/// Removes a segment, durably. The index file goes last: without it a segment that was cut would
+/// be scanned past its end, into what a truncation dropped.
+pub(super) fn remove_segment(disk: &dyn Disk, dir: &Path, base: LogPosition) -> io::Result<()> {
+    disk.remove(&segment::path_of(dir, base, LOG_SUFFIX))?;
+    disk.sync_dir(dir)?;
     let index = segment::path_of(dir, base, segment::INDEX_SUFFIX);
     if disk.exists(&index) {
         disk.remove(&index)?;
+        disk.sync_dir(dir)?;
     }
-    disk.remove(&segment::path_of(dir, base, LOG_SUFFIX))
+    Ok(())
 }
 
 impl State {

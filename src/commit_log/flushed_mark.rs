@@ -92,9 +92,12 @@ impl MarkFile {
         Ok(())
     }
 
-    /// Before the log gets shorter its mark is lowered, durably.
+    /// Before the log gets shorter its mark is lowered, durably and in both slots: else a later
+    /// torn write of one slot would bring back what the other one still says.
     pub(super) fn lower(&mut self, mark: Option<Mark>) -> io::Result<()> {
-        self.set(mark)?;
+        for _ in 0..SLOTS {
+            self.set(mark)?;
+        }
         self.file.sync_data()
     }
 }

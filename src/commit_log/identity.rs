@@ -69,7 +69,7 @@ mod tests {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
             hex,
-            "524d5149011c000000000000000000000000000001020304000000050000000000000006GOLDEN"
+            "524d5149011c0000000000000000000000000000010203040000000500000000000000060aa33a22"
         );
         disk.flip_bit(&dir.join(NAME), 12, 0);
         assert!(Identity::load(&disk, dir).is_err());

@@ -193,7 +193,13 @@ mod tests {
         save(&disk, &path, &summary, &Table::Memory(vec![0, 100, 200])).unwrap();
         let bytes = disk.read(&path).unwrap();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "GOLDEN");
+        assert_eq!(
+            hex,
+            "524d51580101000000000000000003e800000000000000070000000300000002\
+             000000000000012c0000000000000063ae88aa1f000000000000000700000000\
+             00000001000000000000000900000000000000041a2a0d0d0000000000000064\
+             000000c8"
+        );
         assert_eq!(load(&disk, &path).unwrap(), Some(summary));
         let offsets = table(&disk, &path).unwrap().unwrap();
         assert_eq!((offsets.count(), offsets.offset(2)), (3, Some(200)));

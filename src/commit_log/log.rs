@@ -16,7 +16,7 @@ use crate::commit_log::recovery;
 use crate::commit_log::scrub::ScrubProgress;
 use crate::commit_log::segments::{Bounds, SegmentInfo};
 use crate::commit_log::shared::{Shared, Turn, Writer};
-use crate::commit_log::spare::Spare;
+use crate::commit_log::spare::Filling;
 use crate::commit_log::stats::{Counters, LogStats};
 use crate::commit_log::upkeep::Upkeep;
 use crate::commit_log::{Completion, Damage, Frame, Vote};
@@ -67,7 +67,7 @@ impl CommitLog {
             return Err(OpenError::SegmentBytes { bytes: options.segment_bytes });
         }
         let found = recovery::recover(&*env.disk, dir)?;
-        let spare = Spare::recover(&*env.disk, dir, options.segment_bytes).map_err(|source| {
+        let filling = Filling::recover(&*env.disk, dir, options.spare).map_err(|source| {
             OpenError::Io { what: "taking over the spare segment", path: dir.to_path_buf(), source }
         })?;
         let shared = Arc::new(Shared {
@@ -80,8 +80,8 @@ impl CommitLog {
             state: RwLock::new(found.state),
             committed: Mutex::new(found.committed),
             queue: Queue::default(),
-            spare: Mutex::new(spare),
-            filling: Mutex::new(None),
+            spare: Mutex::new(None),
+            filling: Mutex::new(filling),
             stopped: OnceLock::new(),
             damage: OnceLock::new(),
             counters: Counters::default(),

@@ -55,6 +55,7 @@ pub(super) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovered, OpenErro
         lowered.map_err(at("lowering the flushed mark", dir))?;
         carry_out_restart(disk, dir, purged).map_err(at("finishing a restart", dir))?;
     }
+    tidy(disk, dir).map_err(at("tidying the log's directory", dir))?;
     let purged = Purged::load(disk, dir)?;
     let vote = vote_file::load(disk, dir)?;
     let mut walk = Walk::new(disk, dir, purged);
@@ -63,7 +64,7 @@ pub(super) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovered, OpenErro
     let files = walk.files()?;
     walk.sealed_and_scanned(&files)?;
     let active = walk.active()?;
-    walk.tidy().map_err(at("tidying the log's directory", dir))?;
+    disk.sync_dir(dir).map_err(at("syncing the log's directory", dir))?;
     let last = walk.before.next.and_then(|next| next.get().checked_sub(1)).map(LogIndex::new);
     let last = last.filter(|last| purged.is_none_or(|purged| *last > purged.index));
     let last = last.map(|last| (last, walk.before.term));
@@ -293,9 +294,7 @@ impl<'a> Walk<'a> {
     fn drop_files(&self, bases: &[LogPosition]) -> Result<(), OpenError> {
         for base in bases.iter().rev() {
             let removed = remove_segment(self.disk, self.dir, *base);
-            removed
-                .and_then(|()| self.disk.sync_dir(self.dir))
-                .map_err(at("removing a torn segment", &self.path(*base)))?;
+            removed.map_err(at("removing a torn segment", &self.path(*base)))?;
         }
         Ok(())
     }
@@ -312,7 +311,6 @@ impl<'a> Walk<'a> {
         }
         if found.table.count() == 0 {
             remove_segment(self.disk, self.dir, segment.base)
-                .and_then(|()| self.disk.sync_dir(self.dir))
                 .map_err(at("removing a torn segment", &path))?;
         } else {
             let summary = summary_of(&segment, &found, true);
@@ -329,18 +327,19 @@ impl<'a> Walk<'a> {
         let segment = Segment::new(self.end, next, self.path(self.end), file, next);
         Ok(Active::empty(Arc::new(segment)))
     }
+}
 
-    /// Removes what half-done work left, and makes all names durable.
-    fn tidy(&self) -> io::Result<()> {
-        for name in self.disk.list(self.dir)? {
-            let orphan = base_of(&name, INDEX_SUFFIX)
-                .is_some_and(|base| !self.disk.exists(&self.path(base)));
-            if orphan || name.ends_with(".tmp") {
-                self.disk.remove(&self.dir.join(&name))?;
-            }
+/// Removes what half-done work left. An index file without its segment must go before a new
+/// segment takes that name.
+fn tidy(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    for name in disk.list(dir)? {
+        let orphan = base_of(&name, INDEX_SUFFIX)
+            .is_some_and(|base| !disk.exists(&path_of(dir, base, LOG_SUFFIX)));
+        if orphan || name.ends_with(".tmp") {
+            disk.remove(&dir.join(&name))?;
         }
-        self.disk.sync_dir(self.dir)
     }
+    disk.sync_dir(dir)
 }
 
 fn summary_of(segment: &Segment, found: &Scan, cut: bool) -> Summary {

@@ -30,24 +30,6 @@ const ZEROS: usize = 1 << 20;
 const SYNC_STEP: u64 = 8 << 20;
 
 impl Spare {
-    /// Takes over what an earlier run left: a whole spare is kept, half a one is removed.
-    pub(super) fn recover(disk: &dyn Disk, dir: &Path, bytes: u64) -> io::Result<Option<Self>> {
-        let filling = dir.join(FILLING_NAME);
-        if disk.exists(&filling) {
-            disk.remove(&filling)?;
-        }
-        let path = dir.join(READY_NAME);
-        if !disk.exists(&path) {
-            return Ok(None);
-        }
-        let file = disk.open(&path, Open::Log)?;
-        if file.len()? == bytes {
-            return Ok(Some(Self { path, file }));
-        }
-        disk.remove(&path)?;
-        Ok(None)
-    }
-
     /// Removes the ready spare.
     pub(super) fn forget(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
         let path = dir.join(READY_NAME);
@@ -75,6 +57,26 @@ impl Spare {
 }
 
 impl Filling {
+    /// Takes over what an earlier run left. A spare that was ready is not trusted: its power may
+    /// have gone after frames were written into it but before its new name was durable. So it
+    /// counts as one to be filled, which leaves what is zero alone.
+    pub(super) fn recover(disk: &dyn Disk, dir: &Path, wanted: bool) -> io::Result<Option<Self>> {
+        let (ready, path) = (dir.join(READY_NAME), dir.join(FILLING_NAME));
+        if disk.exists(&path) {
+            disk.remove(&path)?;
+        }
+        if !disk.exists(&ready) {
+            return Ok(None);
+        }
+        if !wanted {
+            disk.remove(&ready)?;
+            return Ok(None);
+        }
+        disk.rename(&ready, &path)?;
+        let file = disk.open(&path, Open::Log)?;
+        Ok(Some(Self { path, file, filled: 0 }))
+    }
+
     pub(super) fn start(disk: &dyn Disk, dir: &Path) -> io::Result<Self> {
         let path = dir.join(FILLING_NAME);
         if disk.exists(&path) {
@@ -89,13 +91,23 @@ impl Filling {
         assert!(self.filled < bytes, "a whole spare is not filled further");
         let piece = (bytes - self.filled).min(ZEROS as u64);
         let len = usize::try_from(piece).expect("a piece is at most ZEROS");
-        self.file.write_at(self.filled, &vec![0; len])?;
+        if !self.is_zero(len)? {
+            self.file.write_at(self.filled, &vec![0; len])?;
+        }
         self.filled += piece;
         let whole = self.filled == bytes;
         if whole || self.filled.is_multiple_of(SYNC_STEP) {
             self.file.sync_data()?;
         }
         Ok(whole)
+    }
+
+    fn is_zero(&self, len: usize) -> io::Result<bool> {
+        if self.filled + len as u64 > self.file.len()? {
+            return Ok(false);
+        }
+        let bytes = self.file.read_at(self.filled, len)?;
+        Ok(bytes.iter().all(|byte| *byte == 0))
     }
 
     /// Makes it the ready spare, unless a purged segment took that place meanwhile.

@@ -47,7 +47,7 @@ mod tests {
     fn golden_bytes_and_damage() {
         let vote = Vote { term: Term::new(7), node: NodeId::new(3), committed: true };
         let hex: String = encode(vote).iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "524d515601110000000000000000000700000000000000030181bfdd58");
+        assert_eq!(hex, "524d515601110000000000000000000700000000000000030107a504e5");
 
         let disk = SimDisk::new();
         let dir = Path::new("/node");

@@ -15,7 +15,8 @@ use super::status::{group_status, topic_status, unavailable};
 const QUEUES_DEFAULT: u32 = 8;
 const ATTEMPTS_DEFAULT: u32 = 17;
 const PAGE_DEFAULT: u32 = 100;
-const PAGE_MAX: u32 = 1000;
+/// One less than the broker lists at once, so that the next name tells whether more follow.
+const PAGE_MAX: u32 = 999;
 
 #[derive(Debug)]
 pub(super) struct Admin {
@@ -284,6 +285,6 @@ mod tests {
         let request = v1::CreateGroupRequest { name: "g".into(), ..Default::default() };
         let group = new_group(request).unwrap();
         assert_eq!((group.attempts_max, group.backoff.len()), (17, 18));
-        assert_eq!([page(0), page(5), page(5000)], [100, 5, 1000]);
+        assert_eq!([page(0), page(5), page(5000)], [100, 5, 999]);
     }
 }

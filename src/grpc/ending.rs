@@ -22,6 +22,12 @@ impl Ending {
     pub(super) async fn comes(&mut self) {
         drop(self.0.wait_for(|ends| *ends).await);
     }
+
+    /// Returns when the server has been ending for this long.
+    pub(super) async fn came(&mut self, ago: Duration) {
+        self.comes().await;
+        tokio::time::sleep(ago).await;
+    }
 }
 
 impl Ender {

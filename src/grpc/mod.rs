@@ -1,7 +1,7 @@
 //! `apache.rocketmq.v2` and `raftmq.v1.Admin` on one port.
 //!
 //! What it is: thin. It reads who calls, checks what a request may hold, asks
-//! [`Broker`](crate::broker::Broker), and writes the answer in the form that official clients
+//! [`Broker`], and writes the answer in the form that official clients
 //! expect: business errors inside the response, gRPC errors for the transport alone.
 //! Promises: no byte from outside panics; every refusal names the limit and the value; a connection
 //! that is silent, dead or not HTTP/2 is closed; handed-out messages whose reply could not be

@@ -29,6 +29,9 @@ const CLIENT_SHARE: Duration = Duration::from_millis(1500);
 /// How long past its polling time the broker may take before the client is told that nothing came.
 const BROKER_GRACE: Duration = Duration::from_millis(400);
 
+/// How long a hand-out that is under way is waited for when the node ends.
+const END_GRACE: Duration = Duration::from_millis(500);
+
 pub(super) type Item = Result<v2::ReceiveMessageResponse, tonic::Status>;
 pub(super) type Items = ReceiverStream<Item>;
 
@@ -147,7 +150,12 @@ async fn poll(broker: &Broker, request: ReceiveRequest, reply: Reply, mut ending
     };
     // The client is told before the broker is done, or does not listen any more.
     let code = if listens { reply.refuse(nothing()).await } else { CANCELLED };
-    match receiving.await {
+    let outcome = tokio::select! {
+        outcome = receiving => outcome,
+        // What is handed out later than this comes back when its time is over.
+        () = ending.came(END_GRACE) => return code,
+    };
+    match outcome {
         Ok(messages) if !messages.is_empty() => {
             broker.undelivered(&topic, &group, messages).await;
         }
@@ -247,6 +255,70 @@ mod tests {
         assert_eq!(read(2, " "), Err(Code::IllegalFilterExpression));
         assert_eq!(read(2, "a > 1"), Err(Code::NotImplemented));
         assert_eq!(read(3, "a"), Err(Code::IllegalFilterExpression));
+    }
+
+    fn handed_out(count: u64) -> Vec<Delivered> {
+        let message = crate::message::Message {
+            topic: crate::base::TopicName::new("t").unwrap(),
+            body: bytes::Bytes::from_static(b"x"),
+            encoding: crate::message::BodyEncoding::Identity,
+            message_id: "id".into(),
+            kind: crate::message::MessageKind::Normal,
+            tag: None,
+            keys: Vec::new(),
+            properties: Vec::new(),
+            message_group: None,
+            born: crate::base::UtcMillis::ZERO,
+            born_host: "h".into(),
+            trace_context: None,
+        };
+        let one = |offset| Delivered {
+            message: message.clone(),
+            queue: crate::base::QueueId::new(0),
+            offset: crate::base::QueueOffset::new(offset),
+            stored: crate::base::UtcMillis::ZERO,
+            store_host: "s".into(),
+            attempt: 1,
+            handle: offset.to_string(),
+        };
+        (0..count).map(one).collect()
+    }
+
+    fn reply() -> (Reply, mpsc::Receiver<Item>) {
+        let (items, stream) = mpsc::channel(1);
+        (Reply { items, topic: v2::Resource::default() }, stream)
+    }
+
+    #[tokio::test]
+    async fn a_stream_has_a_status_then_messages_then_the_time() {
+        let (reply, mut stream) = reply();
+        let delivering = tokio::spawn(async move { reply.deliver(&handed_out(2)).await.is_ok() });
+        let mut kinds = Vec::new();
+        while let Some(item) = stream.recv().await {
+            kinds.push(match item.unwrap().content.unwrap() {
+                Content::Status(status) => format!("status {}", status.code),
+                Content::Message(message) => {
+                    message.system_properties.unwrap().receipt_handle.unwrap()
+                }
+                Content::DeliveryTimestamp(_) => "time".into(),
+            });
+        }
+        assert_eq!(kinds, ["status 20000", "0", "1", "time"]);
+        assert!(delivering.await.unwrap());
+    }
+
+    /// Rule R22: whoever wrote must know that it was for nobody, up to the last item.
+    #[tokio::test]
+    async fn a_client_that_goes_away_before_the_last_item_got_nothing() {
+        for taken in 0..4 {
+            let (reply, mut stream) = reply();
+            let delivering = tokio::spawn(async move { reply.deliver(&handed_out(2)).await });
+            for _ in 0..taken {
+                stream.recv().await.unwrap().unwrap();
+            }
+            drop(stream);
+            assert!(delivering.await.unwrap().is_err(), "{taken} of 4 items were taken");
+        }
     }
 
     fn caller() -> Caller {

@@ -39,7 +39,8 @@ where
             observed.end_with("DEADLINE_EXCEEDED");
             return Err(late());
         }
-        Ok(caller) => work(caller, request.into_inner()).await,
+        // On the heap: what the broker does is large, and most of the time it waits.
+        Ok(caller) => Box::pin(work(caller, request.into_inner())).await,
         Err(refused) => Err(refused),
     };
     let answer = result.unwrap_or_else(|refused| A::refused(refused.status()));

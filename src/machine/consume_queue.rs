@@ -60,6 +60,10 @@ fn extend_chain(chain: u64, unit: &[u8]) -> u64 {
 }
 
 impl ConsumeQueues {
+    /// What a queue without messages costs in memory.
+    #[cfg(test)]
+    pub(super) const BYTES_PER_IDLE_QUEUE: usize = size_of::<ConsumeQueue>();
+
     pub(super) fn new(extents: Extents) -> Self {
         Self { topics: BTreeMap::new(), extents }
     }

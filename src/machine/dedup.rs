@@ -25,7 +25,7 @@ const IDENTITY_BYTES: usize = 8 + 16 + 4 + 1;
 /// The identity, then queue u32 | offset u64 | visible stamp u64: its outcome.
 const ENTRY_BYTES: usize = IDENTITY_BYTES + 4 + 8 + 8;
 const RUN_ENTRIES: u64 = 4096;
-const RUN_BYTES: usize = RUN_ENTRIES as usize * ENTRY_BYTES;
+const RUN_BYTES: usize = 4096 * ENTRY_BYTES;
 
 /// How much is remembered.
 #[derive(Clone, Copy, Debug)]

@@ -1,1 +1,467 @@
+//! Random deliveries against a model that knows every offset, with restarts and power cuts.
 
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::tests::{Bench, names};
+use super::{HandleState, QueueView};
+use crate::base::{ClientId, GroupId, Millis, QueueId, QueueOffset};
+use crate::command::{
+    Ack, Command, Delivery, DeliveryOutcome, Grant, Granted, Handle, Hold, Release, Renew, Reply,
+    Return,
+};
+
+const GROUPS: [GroupId; 2] = [GroupId::new(1), GroupId::new(2)];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Publish { count: usize },
+    Checkout { group: usize, consumer: u8, attempt: Option<u8>, skip: (u64, u64), at: Vec<u64> },
+    Ack { pick: usize },
+    Hold { pick: usize, millis: u64 },
+    Renew { pick: usize, millis: u64 },
+    Release { group: usize, consumer: u8, millis: u64 },
+    Return { pick: usize, millis: u64 },
+    Tick { limit: u32 },
+    Wait { millis: u64 },
+    Checkpoint,
+    Restart,
+    PowerCut { seed: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let group = 0..GROUPS.len();
+    let millis = prop_oneof![Just(0_u64), 1..2_000_u64];
+    prop_oneof![
+        3 => (1..6_usize).prop_map(|count| Step::Publish { count }),
+        6 => (group.clone(), 0..3_u8, prop::option::of(0..3_u8), (0..40_u64, 0..6_u64),
+              prop::collection::vec(0..45_u64, 0..6))
+            .prop_map(|(group, consumer, attempt, skip, at)| Step::Checkout {
+                group, consumer, attempt, skip, at
+            }),
+        5 => (0..64_usize).prop_map(|pick| Step::Ack { pick }),
+        2 => (0..64_usize, millis.clone()).prop_map(|(pick, millis)| Step::Hold { pick, millis }),
+        2 => (0..64_usize, millis.clone()).prop_map(|(pick, millis)| Step::Renew { pick, millis }),
+        1 => (group, 0..3_u8, millis.clone())
+            .prop_map(|(group, consumer, millis)| Step::Release { group, consumer, millis }),
+        1 => (0..64_usize, millis).prop_map(|(pick, millis)| Step::Return { pick, millis }),
+        3 => (0..6_u32).prop_map(|limit| Step::Tick { limit }),
+        3 => (1..1_500_u64).prop_map(|millis| Step::Wait { millis }),
+        1 => Just(Step::Checkpoint),
+        1 => Just(Step::Restart),
+        1 => any::<u64>().prop_map(|seed| Step::PowerCut { seed }),
+    ]
+}
+
+/// What the model knows of an offset that was considered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Free,
+    /// With the consumer that has this handle, until a deadline of this number.
+    Flying {
+        handle: Handle,
+        due: (u64, u64),
+        held: bool,
+    },
+    Waiting {
+        attempt: u32,
+        due: (u64, u64),
+    },
+    Ready {
+        attempt: u32,
+        last: Handle,
+    },
+    Done,
+}
+
+/// One queue, as each group sees it: one entry for each offset below `next`.
+#[derive(Default)]
+struct Model {
+    end: u64,
+    groups: BTreeMap<GroupId, Vec<At>>,
+    /// Deadlines set so far.
+    set: u64,
+    /// Checkouts that still have something: consumer, attempt, first deadline.
+    checkouts: BTreeMap<u64, (GroupId, u8, Option<u8>, u64)>,
+    last_checkout: u64,
+}
+
+impl Model {
+    fn due(&mut self, at: u64) -> (u64, u64) {
+        self.set += 1;
+        (at, self.set)
+    }
+
+    fn at(&mut self, handle: &Handle) -> Option<&mut At> {
+        let offset = usize::try_from(handle.offset.get()).unwrap();
+        self.groups.entry(handle.group).or_default().get_mut(offset)
+    }
+
+    fn live(&mut self, handle: &Handle) -> bool {
+        matches!(self.at(handle), Some(At::Flying { handle: live, .. }) if live == handle)
+    }
+
+    /// Handles of a group that satisfy `which`, in the order of offsets.
+    fn flying(&self, group: GroupId, which: impl Fn(&Handle) -> bool) -> Vec<Handle> {
+        let all = self.groups.get(&group).into_iter().flatten().filter_map(|at| match at {
+            At::Flying { handle, .. } => Some(*handle),
+            _ => None,
+        });
+        all.filter(|handle| which(handle)).collect()
+    }
+
+    /// Forgets checkouts of which nothing is in flight any more.
+    fn settle(&mut self) {
+        let flying: Vec<_> =
+            GROUPS.iter().flat_map(|group| self.flying(*group, |_| true)).collect();
+        self.checkouts.retain(|id, _| flying.iter().any(|handle| handle.checkout.get() == *id));
+    }
+
+    fn skip(&mut self, group: GroupId, from: u64, to: u64) {
+        if from >= to || to > self.end {
+            return;
+        }
+        let offsets = self.groups.entry(group).or_default();
+        while (offsets.len() as u64) < to {
+            offsets.push(At::Free);
+        }
+        for at in &mut offsets[usize::try_from(from).unwrap()..usize::try_from(to).unwrap()] {
+            if *at == At::Free {
+                *at = At::Done;
+            }
+        }
+    }
+
+    /// The attempt that a grant of this offset would be, if it is available.
+    fn grant(&mut self, group: GroupId, offset: u64) -> Option<u32> {
+        if offset >= self.end {
+            return None;
+        }
+        let offsets = self.groups.entry(group).or_default();
+        while offsets.len() as u64 <= offset {
+            offsets.push(At::Free);
+        }
+        match offsets[usize::try_from(offset).unwrap()] {
+            At::Free => Some(1),
+            At::Ready { attempt, .. } => Some(attempt + 1),
+            _ => None,
+        }
+    }
+
+    fn view(&self, group: GroupId) -> (u64, Vec<u64>, Vec<(u64, u32)>, usize) {
+        let offsets = self.groups.get(&group).map_or(&[][..], |offsets| offsets);
+        let (mut free, mut ready, mut flying) = (Vec::new(), Vec::new(), 0);
+        for (offset, at) in (0..).zip(offsets) {
+            match at {
+                At::Free => free.push(offset),
+                At::Ready { attempt, .. } => ready.push((offset, *attempt)),
+                At::Flying { .. } | At::Waiting { .. } => flying += 1,
+                At::Done => {}
+            }
+        }
+        (offsets.len() as u64, free, ready, flying)
+    }
+}
+
+struct Run {
+    bench: Bench,
+    model: Model,
+    handles: Vec<Handle>,
+}
+
+fn consumer(number: u8) -> ClientId {
+    ClientId::new(&format!("consumer-{number}")).unwrap()
+}
+
+impl Run {
+    fn new() -> Self {
+        let mut bench = Bench::with_topic(1);
+        bench.apply(names::group("audit"));
+        Self { bench, model: Model::default(), handles: Vec::new() }
+    }
+
+    /// A handle of those that were ever given: mostly a live one, else the newest ones first.
+    fn pick(&self, pick: usize) -> Option<Handle> {
+        let live: Vec<_> =
+            GROUPS.iter().flat_map(|group| self.model.flying(*group, |_| true)).collect();
+        if !pick.is_multiple_of(3) && !live.is_empty() {
+            return Some(live[pick % live.len()]);
+        }
+        self.handles.iter().rev().nth(pick % self.handles.len().clamp(1, 64)).copied()
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Publish { count } => {
+                self.bench.publish(0, count);
+                self.model.end += count as u64;
+            }
+            Step::Checkout { group, consumer, attempt, skip, ref at } => {
+                self.checkout(GROUPS[group], consumer, attempt, (skip, at));
+            }
+            Step::Ack { pick } => self.ack(pick),
+            Step::Hold { pick, millis } => self.hold(pick, millis),
+            Step::Renew { pick, millis } => self.renew(pick, millis),
+            Step::Release { group, consumer, millis } => {
+                self.release(GROUPS[group], consumer, millis);
+            }
+            Step::Return { pick, millis } => self.give_back(pick, millis),
+            Step::Tick { limit } => self.tick(limit),
+            Step::Wait { millis } => self.bench.stamp += millis,
+            Step::Checkpoint => drop(self.bench.checkpoint()),
+            Step::Restart => self.restart(None),
+            Step::PowerCut { seed } => self.restart(Some(seed)),
+        }
+        self.model.settle();
+        self.compare();
+    }
+
+    fn restart(&mut self, cut: Option<u64>) {
+        let hashes = self.bench.hashes();
+        match cut {
+            Some(seed) => self.bench.sim.disk.power_cut(seed),
+            None => self.bench.sim.disk.kill(),
+        }
+        self.bench.restart();
+        assert_eq!(self.bench.hashes(), hashes);
+    }
+
+    fn checkout(
+        &mut self,
+        group: GroupId,
+        who: u8,
+        attempt: Option<u8>,
+        (skip, at): ((u64, u64), &Vec<u64>),
+    ) {
+        let mut checkout = self.bench.checkout("x", &[]);
+        checkout.group = group;
+        checkout.consumer = consumer(who);
+        checkout.attempt_id = attempt.map(|attempt| attempt.to_string());
+        checkout.invisible = Millis::new(1_000);
+        checkout.takes[0].skips = vec![names::skip(skip.0, skip.0 + skip.1)];
+        let grant =
+            |at: &u64| Grant { offset: QueueOffset::new(*at), unit: self.bench.unit(0, *at) };
+        checkout.takes[0].grants = at.iter().map(grant).collect();
+        let got = self.bench.check_out(checkout).granted;
+        let now = self.bench.stamp;
+        let expected = self.expect_again(group, attempt).unwrap_or_else(|| {
+            self.model.skip(group, skip.0, skip.0 + skip.1);
+            self.expect_new(group, at, now)
+        });
+        let handles: Vec<_> = got.iter().map(|one| names::handle_of(group, one)).collect();
+        assert_eq!(handles, expected);
+        self.check_units(&got);
+        let id = self.model.last_checkout + 1;
+        if handles.iter().any(|handle| handle.checkout.get() == id) {
+            self.model.last_checkout = id;
+            for (known, _, other, _) in self.model.checkouts.values_mut() {
+                if *known == group && *other == attempt {
+                    *other = None;
+                }
+            }
+            self.model.checkouts.insert(id, (group, who, attempt, now + 1_000));
+        }
+        self.handles.extend(handles.iter().filter(|handle| handle.checkout.get() == id));
+    }
+
+    fn expect_again(&self, group: GroupId, attempt: Option<u8>) -> Option<Vec<Handle>> {
+        let now = self.bench.stamp;
+        let known = self.model.checkouts.iter().find(|(_, (of, _, found, until))| {
+            *of == group && attempt.is_some() && *found == attempt && now < *until
+        });
+        let (id, _) = known?;
+        let still = |handle: &Handle| handle.checkout.get() == *id;
+        let mut handles = self.model.flying(group, still);
+        handles.retain(|handle| {
+            let offset = usize::try_from(handle.offset.get()).unwrap();
+            matches!(self.model.groups[&group][offset], At::Flying { due, .. } if due.0 > now)
+        });
+        (!handles.is_empty()).then_some(handles)
+    }
+
+    fn expect_new(&mut self, group: GroupId, at: &[u64], now: u64) -> Vec<Handle> {
+        let mut handles = Vec::new();
+        for offset in at {
+            // A grant that is not available must not move the model either.
+            let known = self.model.groups.get(&group).map_or(0, Vec::len);
+            let Some(attempt) = self.model.grant(group, *offset) else {
+                if *offset >= self.model.end {
+                    assert_eq!(self.model.groups.get(&group).map_or(0, Vec::len), known);
+                }
+                continue;
+            };
+            let handle = Handle {
+                group,
+                topic: names::TOPIC,
+                queue: QueueId::new(0),
+                offset: QueueOffset::new(*offset),
+                checkout: crate::base::CheckoutId::new(self.model.last_checkout + 1),
+                attempt,
+            };
+            let due = self.model.due(now + 1_000);
+            *self.model.at(&handle).unwrap() = At::Flying { handle, due, held: false };
+            handles.push(handle);
+        }
+        handles
+    }
+
+    fn check_units(&self, granted: &[Granted]) {
+        for one in granted {
+            assert_eq!(one.unit, self.bench.unit(0, one.offset.get()));
+        }
+    }
+
+    fn ack(&mut self, pick: usize) {
+        let Some(handle) = self.pick(pick) else { return };
+        let outcome = self.bench.deliver(Delivery::Ack(Ack { handle }));
+        let live = self.model.live(&handle);
+        let at = self.model.at(&handle).unwrap();
+        let done = live || *at == At::Done;
+        if live {
+            *at = At::Done;
+        }
+        let expected = if done { DeliveryOutcome::Done } else { DeliveryOutcome::Stale };
+        assert_eq!(outcome, expected);
+    }
+
+    fn hold(&mut self, pick: usize, millis: u64) {
+        let Some(handle) = self.pick(pick) else { return };
+        let hold = Hold { handle, invisible: Millis::new(millis) };
+        let outcome = self.bench.deliver(Delivery::Hold(hold));
+        let due = (self.bench.stamp + millis, self.model.set + 1);
+        let live = self.model.live(&handle);
+        let at = self.model.at(&handle).unwrap();
+        let repeated = matches!(at, At::Ready { last, .. } if *last == handle) && millis == 0;
+        if live && millis == 0 {
+            *at = At::Ready { attempt: handle.attempt, last: handle };
+        } else if live {
+            *at = At::Flying { handle, due, held: true };
+            self.model.set += 1;
+        }
+        let done = live || repeated;
+        let expected = if done { DeliveryOutcome::Done } else { DeliveryOutcome::Stale };
+        assert_eq!(outcome, expected);
+    }
+
+    fn renew(&mut self, pick: usize, millis: u64) {
+        let Some(handle) = self.pick(pick) else { return };
+        let renew = Renew { checkouts: vec![handle.checkout], invisible: Millis::new(millis) };
+        self.bench.deliver(Delivery::Renew(renew));
+        let until = self.bench.stamp + millis;
+        let same = |other: &Handle| other.checkout == handle.checkout;
+        for renewed in self.model.flying(handle.group, same) {
+            let next = (until, self.model.set + 1);
+            if let Some(At::Flying { due, held: false, .. }) = self.model.at(&renewed)
+                && due.0 < until
+            {
+                *due = next;
+                self.model.set += 1;
+            }
+        }
+    }
+
+    fn release(&mut self, group: GroupId, who: u8, millis: u64) {
+        let release = Release { group, consumer: consumer(who), invisible: Millis::new(millis) };
+        self.bench.deliver(Delivery::Release(release));
+        let until = self.bench.stamp + millis;
+        let ids: Vec<_> = self
+            .model
+            .checkouts
+            .iter()
+            .filter(|(_, (of, by, ..))| *of == group && *by == who)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            for handle in self.model.flying(group, |handle| handle.checkout.get() == id) {
+                let next = (until, self.model.set + 1);
+                let at = self.model.at(&handle).unwrap();
+                match at {
+                    At::Flying { .. } if millis == 0 => {
+                        *at = At::Ready { attempt: handle.attempt, last: handle };
+                    }
+                    At::Flying { due, .. } if due.0 > until => {
+                        *due = next;
+                        self.model.set += 1;
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn give_back(&mut self, pick: usize, millis: u64) {
+        let Some(handle) = self.pick(pick) else { return };
+        let returned = Return { handles: vec![handle], invisible: Millis::new(millis) };
+        self.bench.deliver(Delivery::Return(returned));
+        if !self.model.live(&handle) {
+            return;
+        }
+        let due = (self.bench.stamp + millis, self.model.set + 1);
+        let attempt = handle.attempt - 1;
+        // No handle has attempt 0 or names this one again: `last` can only be matched in vain.
+        let last = Handle { attempt, ..handle };
+        if millis == 0 {
+            *self.model.at(&handle).unwrap() = At::Ready { attempt, last };
+        } else {
+            self.model.set += 1;
+            *self.model.at(&handle).unwrap() = At::Waiting { attempt, due };
+        }
+    }
+
+    fn tick(&mut self, limit: u32) {
+        let reply = self.bench.reply(Command::Tick { limit });
+        let now = self.bench.stamp;
+        let mut due: Vec<_> = Vec::new();
+        for (group, offsets) in &self.model.groups {
+            for (offset, at) in offsets.iter().enumerate() {
+                if let At::Flying { due: at, .. } | At::Waiting { due: at, .. } = at
+                    && at.0 <= now
+                {
+                    due.push((*at, *group, offset));
+                }
+            }
+        }
+        due.sort_unstable();
+        due.truncate(limit as usize);
+        for (_, group, offset) in &due {
+            let at = &mut self.model.groups.get_mut(group).unwrap()[*offset];
+            *at = match *at {
+                At::Flying { handle, .. } => At::Ready { attempt: handle.attempt, last: handle },
+                At::Waiting { attempt, .. } => {
+                    At::Ready { attempt, last: Handle { attempt: u32::MAX, ..self.handles[0] } }
+                }
+                other => panic!("only what is hidden has a deadline: {other:?}"),
+            };
+        }
+        assert_eq!(reply, Reply::Ticked { fired: u32::try_from(due.len()).unwrap() });
+    }
+
+    /// The machine and the model agree on every offset of every group, and on every handle.
+    fn compare(&mut self) {
+        for group in GROUPS {
+            let QueueView { next, free, ready, in_flight } =
+                self.bench.machine.state().view(group, names::TOPIC, QueueId::new(0));
+            let free = free.iter().flat_map(|(from, to)| from.get()..to.get()).collect();
+            let ready = ready.iter().map(|one| (one.offset.get(), one.attempt)).collect();
+            assert_eq!((next.get(), free, ready, in_flight), self.model.view(group));
+        }
+        for handle in self.handles.clone() {
+            let live = self.bench.machine.state().handle_state(&handle) == HandleState::Live;
+            assert_eq!(live, self.model.live(&handle), "{handle:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn every_offset_is_in_one_place(steps in prop::collection::vec(step(), 1..160)) {
+        let mut run = Run::new();
+        for step in &steps {
+            run.step(step);
+        }
+        run.restart(Some(0));
+    }
+}

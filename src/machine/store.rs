@@ -78,6 +78,9 @@ impl Store {
     ) -> Result<(Arc<Self>, State, Opened), OpenError> {
         let io = |source| OpenError::Io { dir: dir.to_owned(), source };
         disk.create_dir_all(dir).map_err(io)?;
+        if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            disk.sync_dir(parent).map_err(io)?;
+        }
         let floor = Floor::load(disk, dir)?;
         let names = disk.list(dir).map_err(io)?;
         let gate = Gate { floor: floor.as_ref().map(|floor| floor.index), newest: None };

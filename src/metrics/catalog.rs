@@ -65,7 +65,7 @@ catalog! {
     BUILD_INFO: Gauge "raftmq_build_info" ["version"] Count
         "Always 1, with the version of the program as a label."
     DURABILITY_MODE: Gauge "raftmq_durability_mode" ["mode"] Count
-        "Always 1, with what an OK to a send means as a label: majority-disk or majority-memory."
+        "Always 1, with what an OK to a send means as a label: majority-fsync or majority-memory."
 
     RESIDENT_ANONYMOUS_BYTES: Gauge "process_resident_anonymous_bytes" [] Bytes
         "Resident memory of the process that no file backs, so without the mapped log."

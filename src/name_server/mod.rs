@@ -10,5 +10,5 @@
 mod registration;
 mod route_table;
 
-pub use registration::{Registration, RegistrationError};
+pub use registration::{Registration, RegistrationError, Standing};
 pub use route_table::{EXPIRY, RouteTable};

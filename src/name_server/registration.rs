@@ -1,7 +1,7 @@
 //! What a node says of itself, as values and as bytes.
 //!
 //! ```text
-//! version u8 (1) | node u64 | group u32 | term u64 | leader u8 | committed u64 | port u16
+//! version u8 (1) | node u64 | group u32 | term u64 | standing u8 | committed u64 | port u16
 //! | name: length u16, UTF-8 | host: length u16, UTF-8
 //! ```
 //! Big-endian. Sent between nodes only; never stored.
@@ -20,10 +20,20 @@ pub struct Registration {
     pub group: BrokerGroupId,
     /// The term that the node was in when it said this.
     pub term: Term,
-    /// Whether it led the group in that term.
-    pub leader: bool,
+    pub standing: Standing,
     /// How many entries it knew to be committed: the index of the last one, plus one.
     pub committed: u64,
+}
+
+/// What a node is to its broker group. The numbers are part of the peer protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Standing {
+    Follows = 0,
+    /// It leads in the registration's term.
+    Leads = 1,
+    /// It is about to stop: no longer to be shown to clients, or to be given the leadership.
+    Leaves = 2,
 }
 
 /// Why bytes are no registration.
@@ -37,8 +47,8 @@ pub enum RegistrationError {
     Long { extra: usize },
     #[error("a text of the registration is not UTF-8")]
     Text,
-    #[error("the leader mark of the registration is {found}; allowed is 0 or 1")]
-    Leader { found: u8 },
+    #[error("the standing of the registration is {found}; allowed is 0 to 2")]
+    Standing { found: u8 },
 }
 
 const VERSION: u8 = 1;
@@ -49,7 +59,7 @@ impl Registration {
         out.extend(self.node.get().to_be_bytes());
         out.extend(self.group.get().to_be_bytes());
         out.extend(self.term.get().to_be_bytes());
-        out.push(u8::from(self.leader));
+        out.push(self.standing as u8);
         out.extend(self.committed.to_be_bytes());
         out.extend(self.port.to_be_bytes());
         for text in [&self.name, &self.host] {
@@ -69,10 +79,11 @@ impl Registration {
         let node = NodeId::new(u64::from_be_bytes(rest.array()?));
         let group = BrokerGroupId::new(u32::from_be_bytes(rest.array()?));
         let term = Term::new(u64::from_be_bytes(rest.array()?));
-        let leader = match rest.array::<1>()?[0] {
-            0 => false,
-            1 => true,
-            found => return Err(RegistrationError::Leader { found }),
+        let standing = match rest.array::<1>()?[0] {
+            0 => Standing::Follows,
+            1 => Standing::Leads,
+            2 => Standing::Leaves,
+            found => return Err(RegistrationError::Standing { found }),
         };
         let committed = u64::from_be_bytes(rest.array()?);
         let port = u16::from_be_bytes(rest.array()?);
@@ -81,7 +92,7 @@ impl Registration {
         if !rest.bytes.is_empty() {
             return Err(RegistrationError::Long { extra: rest.bytes.len() });
         }
-        Ok(Self { node, name, host, port, group, term, leader, committed })
+        Ok(Self { node, name, host, port, group, term, standing, committed })
     }
 }
 
@@ -122,7 +133,7 @@ mod tests {
             port: 8081,
             group: BrokerGroupId::new(0),
             term: Term::new(7),
-            leader: true,
+            standing: Standing::Leads,
             committed: 9,
         }
     }
@@ -152,7 +163,7 @@ mod tests {
         other[0] = 2;
         assert_eq!(Registration::decode(&other), Err(RegistrationError::Version { found: 2 }));
         let mut unsure = bytes;
-        unsure[21] = 2;
-        assert_eq!(Registration::decode(&unsure), Err(RegistrationError::Leader { found: 2 }));
+        unsure[21] = 3;
+        assert_eq!(Registration::decode(&unsure), Err(RegistrationError::Standing { found: 3 }));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::base::{BrokerGroupId, NodeId, Term};
 
-use super::registration::Registration;
+use super::registration::{Registration, Standing};
 
 /// How long a registration counts: three times the interval at which nodes repeat it.
 pub const EXPIRY: Duration = Duration::from_secs(3);
@@ -39,13 +39,13 @@ impl RouteTable {
     /// Takes a registration in. One with an older term than the same node told before was
     /// overtaken on its way and is dropped.
     pub fn register(&mut self, registration: Registration, now: Duration) {
-        let Registration { node, group, term, leader, .. } = registration;
+        let Registration { node, group, term, standing, .. } = registration;
         let overtaken =
             |heard: &Heard| heard.registration.term > term && now < heard.at + self.expiry;
         if self.heard.get(&(group, node)).is_some_and(overtaken) {
             return;
         }
-        self.note_leader(group, Leader { term, node }, leader);
+        self.note_leader(group, Leader { term, node }, standing == Standing::Leads);
         self.heard.insert((group, node), Heard { registration, at: now });
     }
 
@@ -62,7 +62,8 @@ impl RouteTable {
         }
     }
 
-    /// The nodes of a group that were heard within the expiry, sorted by node.
+    /// The nodes of a group that were heard within the expiry, sorted by node, those that are
+    /// about to leave included.
     pub fn live(&self, group: BrokerGroupId, now: Duration) -> Vec<&Registration> {
         let of_group = (group, NodeId::new(0))..=(group, NodeId::new(u64::MAX));
         let fresh = |heard: &&Heard| now < heard.at + self.expiry;
@@ -96,7 +97,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    fn says(node: u64, term: u64, leader: bool) -> Registration {
+    fn says(node: u64, term: u64, leads: bool) -> Registration {
         Registration {
             node: NodeId::new(node),
             name: format!("broker-{node}"),
@@ -104,7 +105,7 @@ mod tests {
             port: 1,
             group: GROUP,
             term: Term::new(term),
-            leader,
+            standing: if leads { Standing::Leads } else { Standing::Follows },
             committed: 0,
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 
+use crate::base::GroupId;
 use crate::broker::Broker;
 use crate::commit_log::{LogStats, SYNC_BUCKETS_MICROS};
 use crate::metrics as names;
@@ -25,6 +26,7 @@ pub(super) async fn keep(handle: PrometheusHandle, group: Group, broker: Broker)
         log(&group, &before, &stats);
         before = stats;
         replica(&group);
+        state(&group);
         names::RECEIVE_WAITING.set([], broker.waiting() as u64);
         process();
         handle.run_upkeep();
@@ -50,6 +52,20 @@ fn replica(group: &Group) {
     ] {
         gauge.set([], count(index).saturating_sub(1));
     }
+}
+
+fn state(group: &Group) {
+    let (topics, groups) =
+        group.read(|state| (state.topics().count() as u64, state.groups().count() as u64));
+    names::TOPICS.set([], topics);
+    names::GROUPS.set([], groups);
+    let pairs: Vec<_> = group.read(|state| {
+        let of = |group: GroupId| state.topics_of(group).map(move |topic| (group, topic));
+        state.groups().flat_map(|known| of(known.id)).collect()
+    });
+    // One look for each, because nothing is applied during a look.
+    let lag = |(id, topic)| group.read(|state| state.lag(id, topic).in_flight);
+    names::IN_FLIGHT_MESSAGES.set([], pairs.into_iter().map(lag).sum());
 }
 
 fn log(group: &Group, before: &LogStats, stats: &LogStats) {

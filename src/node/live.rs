@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -9,7 +10,7 @@ use crate::base::{LogIndex, NodeId};
 use crate::broker::{BrokerNode, Nodes};
 use crate::config::Config;
 use crate::env::Clock;
-use crate::name_server::{EXPIRY, Registration, RouteTable};
+use crate::name_server::{EXPIRY, Registration, RouteTable, Standing};
 use crate::raft::{Leadership, Status};
 
 use super::{GROUP, broker_name};
@@ -20,6 +21,7 @@ pub(super) struct Live {
     clock: Arc<dyn Clock>,
     own: BrokerNode,
     table: Mutex<RouteTable>,
+    leaving: AtomicBool,
 }
 
 impl Live {
@@ -30,7 +32,8 @@ impl Live {
             host: config.advertise.grpc.host().to_owned(),
             port: config.advertise.grpc.port(),
         };
-        Self { clock, own, table: Mutex::new(RouteTable::new(EXPIRY)) }
+        let table = Mutex::new(RouteTable::new(EXPIRY));
+        Self { clock, own, table, leaving: AtomicBool::new(false) }
     }
 
     pub(super) fn node(&self) -> NodeId {
@@ -46,9 +49,44 @@ impl Live {
             port: self.own.port,
             group: GROUP,
             term: leadership.term,
-            leader: leadership.serving,
+            standing: match leadership.serving {
+                _ if self.is_leaving() => Standing::Leaves,
+                true => Standing::Leads,
+                false => Standing::Follows,
+            },
             committed: count(status.committed),
         }
+    }
+
+    /// From now on this node says that it leaves.
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Whether a node that is not about to leave was heard lately, this one aside.
+    pub(super) fn somebody_stays(&self) -> bool {
+        !self.others().is_empty()
+    }
+
+    fn others(&self) -> Vec<BrokerNode> {
+        let now = self.clock.monotonic();
+        let table = self.table.lock();
+        let others = table
+            .live(GROUP, now)
+            .into_iter()
+            .filter(|told| told.node != self.own.node && told.standing != Standing::Leaves);
+        others
+            .map(|told| BrokerNode {
+                node: told.node,
+                name: told.name.clone(),
+                host: told.host.clone(),
+                port: told.port,
+            })
+            .collect()
     }
 
     pub(super) fn register(&self, registration: Registration) {
@@ -74,20 +112,11 @@ pub(super) fn count(last: Option<LogIndex>) -> u64 {
 
 impl Nodes for Live {
     fn live(&self) -> Vec<BrokerNode> {
-        let now = self.clock.monotonic();
-        let table = self.table.lock();
-        let others = table.live(GROUP, now).into_iter().filter(|told| told.node != self.own.node);
-        let mut nodes: Vec<BrokerNode> = others
-            .map(|told| BrokerNode {
-                node: told.node,
-                name: told.name.clone(),
-                host: told.host.clone(),
-                port: told.port,
-            })
-            .collect();
-        drop(table);
+        let mut nodes = self.others();
         // Whoever asks this node can reach it, whatever was heard.
-        nodes.push(self.own.clone());
+        if nodes.is_empty() || !self.is_leaving() {
+            nodes.push(self.own.clone());
+        }
         nodes.sort_by_key(|node| node.node);
         nodes
     }

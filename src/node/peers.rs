@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_millis(700);
 /// Answers requests by their first byte. Raft needs it before the broker exists.
 #[derive(Debug)]
 pub(super) struct Desk {
-    pub(super) live: Arc<Live>,
+    live: Arc<Live>,
     pub(super) broker: OnceLock<Broker>,
     pub(super) group: OnceLock<Group>,
 }
@@ -85,6 +85,12 @@ pub(super) async fn register(desk: Arc<Desk>, group: Group) {
             Ok(()) = leadership.changed() => {}
         }
     }
+}
+
+/// Tells all others what this node is now, once.
+pub(super) async fn tell_now(desk: &Desk) {
+    let (Some(group), Some(own)) = (desk.group.get(), desk.own()) else { return };
+    tell_all(&desk.live, group, &own).await;
 }
 
 async fn tell_all(live: &Live, group: &Group, own: &Registration) {

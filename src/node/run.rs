@@ -4,7 +4,6 @@
 //! machine, peer port, Raft, broker, registrations, gRPC. Stop: the reverse, after the leadership
 //! was handed over while clients are still served.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use crate::{grpc, http, metrics};
 
 use super::live::Live;
 use super::lock::DataLock;
-use super::peers::{Desk, register};
+use super::peers::{Desk, register, tell_now};
 use super::readiness::Readiness;
 use super::signals::Signals;
 use super::tasks::Tasks;
@@ -57,6 +56,7 @@ struct Node {
     config: Config,
     env: Env,
     live: Arc<Live>,
+    desk: Arc<Desk>,
     readiness: Arc<Readiness>,
     /// What serves clients; ends before the replica.
     front: Tasks,
@@ -75,6 +75,7 @@ impl Node {
         let http = bind("http", config.listen.http).await?;
         let peer = bind("peer", config.listen.peer).await?;
         let live = Arc::new(Live::new(&config, Arc::clone(&env.clock)));
+        let desk = Arc::new(Desk::new(Arc::clone(&live)));
         let readiness = Arc::new(Readiness::new(Arc::clone(&live)));
         let (front, mut back) = (Tasks::new(), Tasks::new());
         let router = http::router(metrics::install(), Arc::clone(&readiness) as _);
@@ -97,7 +98,7 @@ impl Node {
             "raftmq starts"
         );
         let (grpc, peer) = (Some(grpc), Some(peer));
-        Ok(Self { config, env, live, readiness, front, back, grpc, peer, group: None })
+        Ok(Self { config, env, live, desk, readiness, front, back, grpc, peer, group: None })
     }
 
     /// Starts the rest and lives; returns what went wrong.
@@ -110,37 +111,37 @@ impl Node {
 
     async fn start(&mut self) -> Result<Group, NodeError> {
         let bell = Bell::default();
-        let desk = Arc::new(Desk::new(Arc::clone(&self.live)));
-        let group = self.open(&desk, &bell).await?;
+        let group = self.open(&bell).await?;
         self.serve_peers(&group);
         self.readiness.stage("it is joining its broker group");
         join(&group).await?;
         self.warn_of_moved_members(&group);
         let nodes = Arc::clone(&self.live) as _;
         let options = broker_options(&self.config);
-        let (broker, pulse) =
-            Broker::new(self.env.clone(), group.clone(), &bell, nodes, options);
-        assert!(desk.broker.set(broker.clone()).is_ok(), "a node has one broker");
-        self.front.start("the broker's pulse", endless(pulse.run()));
-        self.front.start("registrations", endless(register(desk, group.clone())));
-        self.front.start("metrics", endless(gauges::keep(metrics::install(), group.clone(), broker.clone())));
+        let (broker, pulse) = Broker::new(self.env.clone(), group.clone(), &bell, nodes, options);
+        assert!(self.desk.broker.set(broker.clone()).is_ok(), "a node has one broker");
+        let (desk, group) = (Arc::clone(&self.desk), group);
+        self.front.endless("the broker's pulse", pulse.run());
+        self.front.endless("registrations", register(desk, group.clone()));
+        let metrics = gauges::keep(metrics::install(), group.clone(), broker.clone());
+        self.front.endless("metrics", metrics);
         self.serve_clients(broker);
         self.readiness.serving();
         Ok(group)
     }
 
     /// Opening may replay much log, so it has a thread of its own.
-    async fn open(&mut self, desk: &Arc<Desk>, bell: &Bell) -> Result<Group, NodeError> {
+    async fn open(&mut self, bell: &Bell) -> Result<Group, NodeError> {
         self.readiness.stage("it is opening its log and applying what is new");
         let (env, options) = (self.env.clone(), raft_options(&self.config));
-        let (asked, sink) = (Arc::clone(desk) as _, Arc::new(bell.clone()) as _);
+        let (asked, sink) = (Arc::clone(&self.desk) as _, Arc::new(bell.clone()) as _);
         let opened =
             tokio::task::spawn_blocking(move || Group::open(env, options, asked, sink)).await;
         let group = opened.map_err(|error| NodeError::Task {
             task: "opening the replica",
             reason: error.to_string(),
         })??;
-        assert!(desk.group.set(group.clone()).is_ok(), "a node has one replica");
+        assert!(self.desk.group.set(group.clone()).is_ok(), "a node has one replica");
         self.readiness.opened(group.clone());
         self.group = Some(group.clone());
         let upkeep = group.log().upkeep();
@@ -230,12 +231,14 @@ impl Node {
 
     async fn stop(self) {
         self.readiness.stage("it is stopping");
+        self.live.leave();
         if let Some(group) = &self.group {
-            hand_over(group).await;
+            tell_now(&self.desk).await;
+            hand_over(group, self.live.somebody_stays()).await;
         }
         self.front.end(TASKS_END).await;
         if let Some(group) = self.group {
-            group.shutdown().await;
+            group.end().await;
         }
         self.back.end(TASKS_END).await;
         tracing::info!("stopped");
@@ -243,9 +246,7 @@ impl Node {
 }
 
 async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener, NodeError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| NodeError::Listen { what, address, source })
+    TcpListener::bind(address).await.map_err(|source| NodeError::Listen { what, address, source })
 }
 
 /// The start, unless the replica ends meanwhile.
@@ -262,17 +263,15 @@ async fn ended(fatal: &mut tokio::sync::watch::Receiver<Option<String>>) -> Stri
     reason.ok().flatten().unwrap_or_else(|| "without a reason".to_owned())
 }
 
-/// Clients are still served meanwhile, by way of the next leader.
-async fn hand_over(group: &Group) {
+/// Clients are still served meanwhile, by way of the next leader. When all nodes leave at once
+/// there is nobody to hand over to, and trying would only take time.
+async fn hand_over(group: &Group, somebody_stays: bool) {
+    if !somebody_stays {
+        return;
+    }
     match group.transfer_leadership().await {
         Ok(()) => tracing::info!("the leadership is handed over"),
         Err(TransferError::NotLeader | TransferError::NobodyElse) => {}
         Err(error) => tracing::warn!(%error, "the leadership is not handed over"),
     }
-}
-
-/// A task that has no reason to end.
-async fn endless(task: impl Future<Output = ()>) -> Result<(), NodeError> {
-    task.await;
-    Ok(())
 }

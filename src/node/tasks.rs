@@ -44,6 +44,20 @@ impl Tasks {
         self.running.spawn(async move { (name, task.await) });
     }
 
+    /// Starts a task that has no end of its own; the stop drops it where it waits.
+    pub(super) fn endless<F>(&mut self, name: &'static str, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.stop();
+        self.start(name, async move {
+            tokio::select! {
+                () = task => Ok(()),
+                () = stop.told() => Ok(()),
+            }
+        });
+    }
+
     /// The first task that ends. Pending when there is none. Cancel safe.
     pub(super) async fn first_end(&mut self) -> NodeError {
         let Some(end) = self.running.join_next().await else {

@@ -23,16 +23,24 @@ impl Ending {
     }
 
     pub(crate) fn note(&self, reason: &str) {
-        let first = self.0.send_if_modified(|known| {
+        if self.set(reason) {
+            tracing::error!(reason, "this replica ends");
+        }
+    }
+
+    /// The end that was asked for.
+    pub(crate) fn finish(&self) {
+        self.set("it was stopped");
+    }
+
+    fn set(&self, reason: &str) -> bool {
+        self.0.send_if_modified(|known| {
             let first = known.is_none();
             if first {
                 *known = Some(reason.to_owned());
             }
             first
-        });
-        if first {
-            tracing::error!(reason, "this replica ends");
-        }
+        })
     }
 
     pub(crate) fn reason(&self) -> Option<String> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -154,6 +155,8 @@ pub(crate) struct Shared {
     pub(crate) identity: Mutex<Option<ClusterId>>,
     pub(crate) adopted: watch::Sender<Option<ClusterId>>,
     running: OnceLock<Running>,
+    /// The end of raft is wanted.
+    stopping: AtomicBool,
     /// Taken by the start.
     storage: Mutex<Option<(LogStore, StateMachine)>>,
 }
@@ -172,9 +175,8 @@ impl Group {
         env.disk.create_dir_all(&options.dir).map_err(directory)?;
         let identity = Identity::load(&*env.disk, &options.dir)?;
         let cluster = own_cluster(identity, &options)?;
-        let (log, flusher) =
-            CommitLog::open(env.clone(), &options.dir.join("log"), options.log.clone())?;
-        let machine = Machine::open(&env, &options.dir.join("machine"), options.machine.clone())?;
+        let (log, flusher) = CommitLog::open(env.clone(), &options.dir.join("log"), options.log)?;
+        let machine = Machine::open(&env, &options.dir.join("machine"), options.machine)?;
         let ending = Ending::new();
         let installed: InstalledCell = InstalledCell::default();
         let snapshots = SnapshotFile { disk: env.disk.clone(), path: options.dir.join("snapshot") };
@@ -207,6 +209,7 @@ impl Group {
             identity: Mutex::new(cluster),
             adopted: watch::Sender::new(cluster),
             running: OnceLock::new(),
+            stopping: AtomicBool::new(false),
             storage: Mutex::new(Some((log_store, state_machine))),
         })))
     }
@@ -253,7 +256,7 @@ impl Group {
         command: Command,
         deadline: Instant,
     ) -> Result<Reply, ProposeError> {
-        self.0.propose(command, deadline).await
+        Box::pin(self.0.propose(command, deadline)).await
     }
 
     /// Looks at the state as it is here. Entries are not applied meanwhile, so `look` must be
@@ -264,7 +267,7 @@ impl Group {
 
     /// Returns when the state here contains everything that was answered before the call.
     pub async fn read_barrier(&self) -> Result<(), BarrierError> {
-        self.0.read_barrier().await
+        Box::pin(self.0.read_barrier()).await
     }
 
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
@@ -295,7 +298,7 @@ impl Group {
         request: Bytes,
         deadline: Instant,
     ) -> Result<Bytes, AskError> {
-        self.0.ask(node, request, deadline).await
+        Box::pin(self.0.ask(node, request, deadline)).await
     }
 
     pub fn status(&self) -> Status {
@@ -330,14 +333,17 @@ impl Group {
             Ok(()) | Err(TransferError::NotLeader | TransferError::NobodyElse) => {}
             Err(error) => tracing::warn!(%error, "stopping without handing over"),
         }
+        self.end().await;
+    }
+
+    /// As [`Self::shutdown`], for an owner that has handed over already or knows that nobody is
+    /// left to hand over to.
+    pub async fn end(self) {
         self.stop().await;
         let shared = &self.0;
         if shared.ending.reason().is_none() {
-            let store = LogStore::new(
-                shared.log.clone(),
-                InstalledCell::default(),
-                shared.ending.clone(),
-            );
+            let store =
+                LogStore::new(shared.log.clone(), InstalledCell::default(), shared.ending.clone());
             let checkpoint = shared.machine.write().freeze();
             let left = checkpoints::publish(&store, checkpoint, shared.options.threads);
             match timeout(LAST_CHECKPOINT_DEADLINE, left).await {
@@ -346,12 +352,13 @@ impl Group {
                 Err(_) => tracing::warn!("no checkpoint was left: the log was not synced in time"),
             }
         }
-        shared.ending.note("stopped");
+        shared.ending.finish();
     }
 
     /// Stops taking part without telling anybody, as a crash would.
     async fn stop(&self) {
         let Some(running) = self.0.running() else { return };
+        self.0.stopping.store(true, Ordering::Release);
         if let Err(error) = running.raft.shutdown().await {
             tracing::warn!(%error, "raft did not stop cleanly");
         }
@@ -361,7 +368,7 @@ impl Group {
     #[cfg(test)]
     pub(crate) async fn crash(&self) {
         self.stop().await;
-        self.0.ending.note("crashed by the test");
+        self.0.ending.finish();
     }
 
     #[cfg(test)]
@@ -444,14 +451,15 @@ async fn watch_raft(shared: Arc<Shared>) {
     let mut metrics = running.raft.metrics();
     loop {
         let state = metrics.borrow_and_update().running_state.clone();
-        if let Err(fatal) = state {
-            shared.ending.note(&fatal.to_string());
-            return;
+        let ended = match state {
+            Err(fatal) => Some(fatal.to_string()),
+            Ok(()) => metrics.changed().await.err().map(|_| "raft stopped".to_owned()),
+        };
+        let Some(reason) = ended else { continue };
+        if !shared.stopping.load(Ordering::Acquire) {
+            shared.ending.note(&reason);
         }
-        if metrics.changed().await.is_err() {
-            shared.ending.note("raft stopped");
-            return;
-        }
+        return;
     }
 }
 

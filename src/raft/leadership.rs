@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
+use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
 
 use crate::base::{NodeId, Term};
 use crate::command::{Command, Found};
 use crate::raft::group::{Running, Shared};
-use crate::raft::propose::Outcome;
+use crate::raft::propose::{Outcome, RETRY};
 
 /// How long one attempt to put the group's first command into the log may take.
 const FOUND_DEADLINE: Duration = Duration::from_secs(5);
@@ -31,6 +32,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
     let mut server = running.raft.server_metrics();
     let mut milestone = shared.watched.milestone.subscribe();
     let mut ending = shared.ending.watch();
+    let mut founding: Option<JoinHandle<()>> = None;
     loop {
         let ended = ending.borrow_and_update().is_some();
         let now = if ended { Leadership::default() } else { read(&shared, running) };
@@ -42,8 +44,9 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
         if ended {
             return;
         }
-        if now.leader == Some(shared.options.node) && !now.serving {
-            found(&shared, running, now.term).await;
+        let leads = now.leader == Some(shared.options.node) && !now.serving;
+        if leads && founding.as_ref().is_none_or(JoinHandle::is_finished) {
+            founding = Some(tokio::spawn(found(shared.clone(), now.term)));
         }
         tokio::select! {
             changed = server.changed() => if changed.is_err() { break },
@@ -69,21 +72,29 @@ fn read(shared: &Shared, running: &Running) -> Leadership {
 
 /// The group's first leader gives it its secrets. Whoever leads does it if it was not done yet; a
 /// second time changes nothing.
-async fn found(shared: &Shared, running: &Running, term: Term) {
-    let milestone = *shared.watched.milestone.borrow();
-    if milestone.term != term || milestone.founded {
+async fn found(shared: Arc<Shared>, term: Term) {
+    let Some(running) = shared.running() else { return };
+    let mut milestone = shared.watched.milestone.subscribe();
+    // Before the first entry of the own term is applied it is not known whether it was done.
+    let known = milestone.wait_for(|milestone| milestone.term >= term);
+    let Ok(founded) = known.await.map(|milestone| milestone.founded) else { return };
+    if founded {
         return;
     }
     let mut handle_key = [0; 32];
     shared.env.entropy.fill(&mut handle_key);
-    let command = Command::Found(Found { cluster: running.cluster, handle_key });
-    let deadline = Instant::now() + FOUND_DEADLINE;
-    match shared.propose_here(running, command.encode(), deadline).await {
-        Outcome::Applied(_) => {
-            tracing::info!(cluster = %running.cluster, "the broker group is founded");
+    let command = Command::Found(Found { cluster: running.cluster, handle_key }).encode();
+    while shared.leadership.borrow().term == term {
+        let deadline = Instant::now() + FOUND_DEADLINE;
+        match shared.propose_here(running, command.clone(), deadline).await {
+            Outcome::Applied(_) => {
+                tracing::info!(cluster = %running.cluster, "the broker group is founded");
+                return;
+            }
+            Outcome::Refused(reason) | Outcome::Unknown(reason) => {
+                tracing::debug!(reason, "the broker group is not founded yet");
+            }
         }
-        Outcome::Refused(reason) | Outcome::Unknown(reason) => {
-            tracing::warn!(reason, "the broker group is not founded yet");
-        }
+        tokio::time::sleep(RETRY).await;
     }
 }

@@ -77,6 +77,9 @@ impl RaftNetworkFactory<Types> for Network {
     }
 }
 
+/// Pause before a replica that cannot be reached is called again for appends.
+const CALL_AGAIN: Duration = Duration::from_millis(100);
+
 /// One replica seen from here, for one kind of traffic.
 pub(crate) struct Client {
     peers: Arc<Peers>,
@@ -265,7 +268,15 @@ impl RaftNetworkV2<Types> for Client {
             let kept = self.link.take().filter(|link| link.used.elapsed() < LINK_AGE);
             let link = match kept {
                 Some(link) => link,
-                None => self.open_link().await?,
+                None => match self.open_link().await {
+                    Ok(link) => link,
+                    Err(error) => {
+                        // openraft pauses where `input` is read, which without a link nobody
+                        // does: it would call again at once, thousands of times a second.
+                        tokio::time::sleep(CALL_AGAIN).await;
+                        return Err(error);
+                    }
+                },
             };
             let idle = self.idle;
             let slot = &mut self.link;

@@ -18,7 +18,10 @@ use crate::wire::raftmq as wire;
 
 /// Pause before a refused proposal is tried again; a new leader takes up to one heartbeat until
 /// it may take one.
-const RETRY: Duration = Duration::from_millis(10);
+pub(crate) const RETRY: Duration = Duration::from_millis(10);
+
+/// An old leader's answer to what it had taken may still come for so long after another leads.
+const LAST_ANSWER: Duration = Duration::from_millis(200);
 
 /// Why a command has no reply (rule R20).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,10 +96,19 @@ impl Shared {
             let Some((running, leader)) = self.leader(deadline).await else {
                 return Err(give_up(unknown, refused));
             };
-            let outcome = if leader == self.options.node {
-                self.propose_here(running, bytes.clone(), deadline).await
-            } else {
-                self.forward(running, leader, bytes.clone(), deadline).await
+            let attempt = async {
+                if leader == self.options.node {
+                    self.propose_here(running, bytes.clone(), deadline).await
+                } else {
+                    self.forward(running, leader, bytes.clone(), deadline).await
+                }
+            };
+            let outcome = tokio::select! {
+                biased;
+                outcome = attempt => outcome,
+                () = self.left_behind(leader) => {
+                    Outcome::Unknown(format!("node {leader} does not lead any more"))
+                }
             };
             match outcome {
                 Outcome::Applied(reply) => return Ok(reply),
@@ -141,6 +153,17 @@ impl Shared {
         }
     }
 
+    /// Returns when somebody else leads, and an answer of the old leader is overdue. A leader that
+    /// hangs or is cut off would be waited for until the deadline otherwise.
+    async fn left_behind(&self, leader: NodeId) {
+        let mut leadership = self.leadership.subscribe();
+        let moved = leadership.wait_for(|now| now.leader.is_some_and(|now| now != leader));
+        if moved.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(LAST_ANSWER).await;
+    }
+
     /// Proposes here, where the leader is thought to be.
     pub(crate) async fn propose_here(
         &self,
@@ -176,8 +199,8 @@ impl Shared {
         }
         Command::decode(command).map_err(|error| format!("not a command: {error}"))?;
         let version = command.first().copied().unwrap_or_default();
-        let voters = running.raft.voter_ids().map(NodeId::new);
-        let others = voters.filter(|voter| *voter != self.options.node);
+        let me = self.options.node;
+        let others = || running.raft.voter_ids().map(NodeId::new).filter(move |node| *node != me);
         running.peers.versions.check(version, others).map_err(|error| error.to_string())
     }
 

@@ -9,12 +9,12 @@ use tokio::time::{Duration, Instant, timeout_at};
 use crate::base::{LogIndex, NodeId};
 use crate::raft::group::{Running, Shared};
 use crate::raft::peers::Lane;
+use crate::raft::propose::RETRY;
 use crate::raft::types::Types;
 use crate::wire::raftmq as wire;
 
 /// A barrier waits at most so long: two elections of the default timing, with some air.
 const BARRIER_DEADLINE: Duration = Duration::from_secs(3);
-const RETRY: Duration = Duration::from_millis(10);
 
 /// Why it is not known whether the state here is current.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -143,8 +143,10 @@ impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
     type SnapshotData = Bytes;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
-        let contents = self.contents.as_ref();
-        let contents = contents.ok_or_else(|| io::Error::other("nothing is applied yet"))?;
+        let Some(contents) = &self.contents else {
+            // Before the first entry there is nothing to keep; openraft asks all the same.
+            return Ok(Snapshot { meta: SnapshotMeta::default(), snapshot: Bytes::new() });
+        };
         let snapshot = contents.encode();
         self.file.store(&snapshot)?;
         Ok(Snapshot { meta: contents.meta(), snapshot })

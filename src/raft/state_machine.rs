@@ -115,11 +115,7 @@ impl StateMachine {
         result
     }
 
-    fn apply_one(
-        &self,
-        machine: &mut Machine,
-        frame: Frame,
-    ) -> io::Result<(Reply, Vec<Effect>)> {
+    fn apply_one(&self, machine: &mut Machine, frame: Frame) -> io::Result<(Reply, Vec<Effect>)> {
         let seal = frame.seal.ok_or_else(|| {
             self.ending.because(&format_args!("entry {} came without a seal", frame.index))
         })?;

@@ -280,3 +280,57 @@ pub(crate) fn members_of(membership: &Membership) -> Vec<Member> {
     };
     membership.nodes().map(member).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(peer: &str, grpc: &str) -> Address {
+        Address { peer: peer.to_owned(), grpc: grpc.to_owned() }
+    }
+
+    fn membership() -> Membership {
+        let nodes = BTreeMap::from([(1, address("a:1", "b:2")), (2, address("c:3", ""))]);
+        Membership::new(vec![BTreeSet::from([1]), BTreeSet::from([1, 2])], nodes).unwrap()
+    }
+
+    #[test]
+    fn a_membership_has_golden_bytes() {
+        let golden = "01\
+            00000002\
+            00000001 0000000000000001\
+            00000002 0000000000000001 0000000000000002\
+            00000002\
+            0000000000000001 00000003 613a31 00000003 623a32\
+            0000000000000002 00000003 633a33 00000000";
+        let bytes = encode_membership(&membership());
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden.replace(' ', ""));
+        assert_eq!(decode_membership(&bytes).unwrap(), membership());
+    }
+
+    #[test]
+    fn what_is_no_membership_is_refused_where_it_is_read() {
+        let bytes = encode_membership(&membership());
+        for len in 0..bytes.len() {
+            assert!(decode_membership(&bytes.slice(..len)).is_err(), "{len} bytes were enough");
+        }
+        // A voter without an address.
+        let mut voters = bytes.to_vec();
+        voters[16] = 9;
+        let body = Bytes::from(voters);
+        assert!(decode_membership(&body).is_err());
+        let frame = Frame::unsealed(LogIndex::ZERO, Term::ZERO, FrameKind::Membership, body);
+        assert!(Entry::from_frame(frame).is_err());
+    }
+
+    #[test]
+    fn votes_and_ids_keep_their_values() {
+        let vote = Vote { term: Term::new(3), node: NodeId::new(9), committed: true };
+        assert_eq!(from_raft_vote(&to_raft_vote(vote)), vote);
+        let id = entry_id(LogIndex::new(5), Term::new(2));
+        assert_eq!((index_of(&id), term_of(&id)), (LogIndex::new(5), Term::new(2)));
+        let entry = Entry::new(id, Payload::Command(Bytes::from_static(b"x")));
+        assert_eq!(entry.log_id(), id);
+    }
+}

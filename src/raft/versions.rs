@@ -30,17 +30,18 @@ impl Versions {
         self.0.lock().insert(node, version);
     }
 
-    /// Refuses a version that one of `voters` does not understand.
-    pub(crate) fn check(
+    /// Refuses a version that one of the other voters does not understand. Who they are is asked
+    /// only where it matters.
+    pub(crate) fn check<V: IntoIterator<Item = NodeId>>(
         &self,
         version: u8,
-        voters: impl IntoIterator<Item = NodeId>,
+        voters: impl FnOnce() -> V,
     ) -> Result<(), NotUnderstood> {
         if version <= FIRST_VERSION {
             return Ok(());
         }
         let heard = self.0.lock();
-        for node in voters {
+        for node in voters() {
             let known = heard.get(&node).copied().unwrap_or(FIRST_VERSION);
             if version > known {
                 return Err(NotUnderstood { version, node, known });
@@ -57,7 +58,7 @@ mod tests {
     #[test]
     fn a_voter_that_does_not_understand_holds_a_version_back() {
         let versions = Versions::default();
-        let voters = [NodeId::new(1), NodeId::new(2)];
+        let voters = || [NodeId::new(1), NodeId::new(2)];
         assert_eq!(versions.check(1, voters), Ok(()));
         versions.heard(NodeId::new(1), 2);
         let refused = NotUnderstood { version: 2, node: NodeId::new(2), known: 1 };

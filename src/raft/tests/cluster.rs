@@ -11,6 +11,7 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 
@@ -19,7 +20,6 @@ use crate::command::{Command, CreateTopic, Reply};
 use crate::env;
 use crate::machine::Effect;
 use crate::message::MessageKind;
-use crate::raft::group::Shared;
 use crate::raft::{
     Asked, EffectSink, Group, Member, Options, ProposeError, StartError, Status, Timing,
 };
@@ -46,7 +46,16 @@ impl EffectSink for Deaf {
 /// One running node.
 pub(super) struct Node {
     pub(super) group: Group,
-    runtime: Runtime,
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Node {
+    /// A runtime must not be waited for where other tasks run.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Node {
@@ -55,7 +64,14 @@ impl Node {
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> T {
-        self.runtime.spawn(task).await.unwrap()
+        self.spawn(task).await.unwrap()
+    }
+
+    pub(super) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.runtime.as_ref().expect("the node runs").spawn(task)
     }
 
     pub(super) async fn create_topic(&self, name: &str) -> Result<Reply, ProposeError> {
@@ -68,11 +84,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<Reply, ProposeError> {
         let group = self.group.clone();
-        let command = Command::CreateTopic(CreateTopic {
-            name: TopicName::new(name).unwrap(),
-            queues: 4,
-            kinds: vec![MessageKind::Normal],
-        });
+        let command = create_topic(name);
         self.on(async move { group.propose(command, deadline).await }).await
     }
 
@@ -124,8 +136,7 @@ impl Cluster {
     }
 
     fn options(&self, node: u64) -> Options {
-        let mut options =
-            Options::new(NodeId::new(node), self.dir(node), self.members.clone());
+        let mut options = Options::new(NodeId::new(node), self.dir(node), self.members.clone());
         options.log.segment_bytes = 4 << 20;
         options.timing = Timing {
             heartbeat: Millis::new(100),
@@ -155,7 +166,7 @@ impl Cluster {
             group
         });
         let group = opened.await.unwrap();
-        self.nodes[index(node)] = Some(Node { group: group.clone(), runtime });
+        self.nodes[index(node)] = Some(Node { group: group.clone(), runtime: Some(runtime) });
         group
     }
 
@@ -171,7 +182,7 @@ impl Cluster {
         let mut starting = Vec::new();
         for node in nodes {
             let group = self.open(*node).await;
-            let started = self.node(*node).runtime.spawn(async move { group.start().await });
+            let started = self.node(*node).spawn(async move { group.start().await });
             starting.push((*node, started));
         }
         let mut results = Vec::new();
@@ -187,9 +198,8 @@ impl Cluster {
     }
 
     pub(super) fn running(&self) -> impl Iterator<Item = (u64, &Node)> {
-        let id = |(at, node): (usize, _)| (at as u64 + 1, node);
-        let running = |(id, node): (u64, &'_ Option<Node>)| node.as_ref().map(|node| (id, node));
-        self.nodes.iter().enumerate().map(id).filter_map(running)
+        let nodes = self.nodes.iter().zip(1..);
+        nodes.filter_map(|(node, id)| node.as_ref().map(|node| (id, node)))
     }
 
     /// The node that serves as leader, once one does.
@@ -208,20 +218,20 @@ impl Cluster {
 
     /// Drops everything the node has; only its files stay.
     pub(super) async fn kill(&mut self, node: u64) {
-        let Node { group, runtime } = self.nodes[index(node)].take().expect("the node runs");
-        group.crash().await;
-        let shared: std::sync::Weak<Shared> = group.downgrade();
-        drop(group);
-        runtime.shutdown_background();
+        let node = self.nodes[index(node)].take().expect("the node runs");
+        let shared = node.group.downgrade();
+        node.group.crash().await;
+        drop(node);
         eventually("the node is gone", || shared.upgrade().is_none().then_some(())).await;
     }
 
     /// Stops it as an operator would.
     pub(super) async fn shutdown(&mut self, node: u64) {
-        let Node { group, runtime } = self.nodes[index(node)].take().expect("the node runs");
-        let shared = group.downgrade();
-        runtime.spawn(group.shutdown()).await.unwrap();
-        runtime.shutdown_background();
+        let node = self.nodes[index(node)].take().expect("the node runs");
+        let shared = node.group.downgrade();
+        let group = node.group.clone();
+        node.on(group.shutdown()).await;
+        drop(node);
         eventually("the node is gone", || shared.upgrade().is_none().then_some(())).await;
     }
 
@@ -229,13 +239,22 @@ impl Cluster {
     pub(super) async fn agree(&self) {
         eventually("all nodes have applied the same", || {
             let mut states = self.running().map(|(_, node)| {
-                node.group.read(|state| (state.applied(), state.hash(), state.units_hash().unwrap()))
+                node.group
+                    .read(|state| (state.applied(), state.hash(), state.units_hash().unwrap()))
             });
             let first = states.next()?;
             states.all(|state| state == first).then_some(())
         })
         .await;
     }
+}
+
+pub(super) fn create_topic(name: &str) -> Command {
+    Command::CreateTopic(CreateTopic {
+        name: TopicName::new(name).unwrap(),
+        queues: 4,
+        kinds: vec![MessageKind::Normal],
+    })
 }
 
 fn index(node: u64) -> usize {

@@ -32,29 +32,35 @@ impl EffectSink for Deaf {
     fn applied(&self, _effects: Vec<Effect>) {}
 }
 
-/// The suite applies entries that were never in a log, and begins in the middle. A replica never
-/// does either, and its machine refuses both, so this gives the entries a place and a beginning.
+/// The suite applies entries that were never in a log, and leaves some out. A replica never does
+/// either, and its machine refuses both, so this gives the entries places and fills the gaps.
 struct Placed(StateMachine);
 
 impl Placed {
     fn place(&self, frames: Vec<Frame>) -> Vec<Frame> {
-        let (applied, mut end, mut stamp) = {
+        let (mut next, mut term, mut end, mut stamp) = {
             let machine = self.0.machine.read();
             let state = machine.state();
-            (state.applied(), state.log_end(), state.stamp())
+            let (next, term) = state
+                .applied()
+                .map_or((LogIndex::ZERO, Term::ZERO), |(index, term)| (index.next(), term));
+            (next, term, state.log_end(), state.stamp())
         };
-        let begin = frames.first().map_or(0, |frame| frame.index.get());
-        let begin = if applied.is_none() { 0..begin } else { 0..0 };
-        let missing = begin.map(|index| {
-            Frame::unsealed(LogIndex::new(index), Term::ZERO, FrameKind::Blank, Bytes::new())
-        });
         let mut placed = Vec::new();
-        for mut frame in missing.chain(frames) {
+        let mut put = |mut frame: Frame| {
             stamp = stamp.max(frame.seal.map_or(stamp, |seal| seal.stamp));
             frame.position = end;
             end = end.plus(frame.encoded_len() as u64);
             frame.seal = Some(Seal { stamp, crc: 0 });
             placed.push(frame);
+        };
+        for frame in frames {
+            while next < frame.index {
+                put(Frame::unsealed(next, term, FrameKind::Blank, Bytes::new()));
+                next = next.next();
+            }
+            (next, term) = (frame.index.next(), frame.term);
+            put(frame);
         }
         placed
     }

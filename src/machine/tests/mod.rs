@@ -1,0 +1,10 @@
+//! Given commands, expect replies, effects and state. Apply runs over a disk that cannot read.
+
+mod bench;
+mod checkpoints;
+mod deliveries;
+mod golden;
+mod publish;
+mod schema;
+
+pub(super) use self::bench::{Bench, names};
