@@ -22,8 +22,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 
-use common::cluster::{Cluster, PATIENCE, Plan, check_ready, kill, wait_drained};
-use common::driver::{Content, Received, Task};
+use common::cluster::{Cluster, Node, PATIENCE, Plan, check_ready, kill, wait_drained};
+use common::driver::{Content, Received, Task, Told};
 use common::driver::{count, errors, received, received_ids, sent, told};
 use common::official::Client;
 use common::script::Script;
@@ -38,10 +38,22 @@ const WITHIN: Duration = Duration::from_secs(60);
 /// Receipts between two kills, so that each one hits a cluster at work.
 const LOAD_BETWEEN: usize = 100;
 const LOAD_PACE_MS: u64 = 5;
+/// How long the load goes on without the node that stays dead: longer than a node takes to be
+/// dropped from the route, and time enough to come round to its queues several times.
+const WITHOUT_IT: Duration = Duration::from_secs(8);
 
-const COLUMNS: [&str; 7] =
-    ["client", "send", "simple receive", "push", "change invisible", "TLS", "leader killed"];
-static TABLE: Mutex<Vec<[String; 7]>> = Mutex::new(Vec::new());
+const COLUMNS: [&str; 8] = [
+    "client",
+    "send",
+    "simple receive",
+    "push",
+    "change invisible",
+    "TLS",
+    "leader killed",
+    "leader stays dead",
+];
+type Row = [String; COLUMNS.len()];
+static TABLE: Mutex<Vec<Row>> = Mutex::new(Vec::new());
 
 #[test]
 fn python() {
@@ -71,13 +83,11 @@ fn rust() {
 fn run_all(client: Client) {
     // A first install takes minutes, in which no cluster needs to run.
     drop(client.driver(&std::env::temp_dir()));
-    let cluster = Cluster::start(Plan { restart: true, ..Plan::of(3) });
-    let at = cluster.nodes()[0].grpc;
-    let stand = Stand { client, cluster, at };
+    let stand = Stand::new(client, Plan { restart: true, ..Plan::of(3) });
     stand.create_topic("plain");
 
     let mut shared = BTreeMap::new();
-    let cells = [
+    let mut cells = [
         format!("{client:?}"),
         cell(|| stand.send(&mut shared)),
         cell(|| stand.consume("simple", &shared)),
@@ -87,7 +97,11 @@ fn run_all(client: Client) {
             if TLS_IS_SERVED { stand.use_tls() } else { "not served yet".to_owned() }
         }),
         cell(|| stand.kill_leaders()),
+        String::new(),
     ];
+    // One cluster at a time.
+    drop(stand);
+    cells[7] = cell(|| Stand::new(client, Plan::of(3)).lose_leader());
     let failed: Vec<_> = COLUMNS.iter().zip(&cells).filter(|(_, cell)| *cell == FAILED).collect();
     let verdict = format!("{client:?}: {failed:?}");
     let passed = failed.is_empty();
@@ -110,7 +124,7 @@ fn cell_if(has: bool, otherwise: &str, story: impl FnOnce() -> String) -> String
     if has { cell(story) } else { otherwise.to_owned() }
 }
 
-fn print_table(row: [String; 7]) {
+fn print_table(row: Row) {
     let mut table = TABLE.lock().unwrap();
     table.push(row);
     let rows = [COLUMNS.map(str::to_owned)].into_iter().chain(table.iter().cloned());
@@ -132,7 +146,20 @@ struct Stand {
 
 type ById = BTreeMap<String, Content>;
 
+/// A load, and a consumer of all that it sends.
+struct Load {
+    producer: Script,
+    consumer: Script,
+}
+
 impl Stand {
+    /// The client's access point is a node that follows, so that the route is what it lives by.
+    fn new(client: Client, plan: Plan) -> Self {
+        let cluster = Cluster::start(plan);
+        let at = cluster.a_follower().grpc;
+        Self { client, cluster, at }
+    }
+
     fn create_topic(&self, name: &str) {
         self.cluster.tool(self.at, &["topic", "create", name, "--queues", "4"]).unwrap();
     }
@@ -176,7 +203,9 @@ impl Stand {
         let mut script = self.start(task, label);
         script.wait("all is received", WITHIN, |lines| received_ids(lines).len() >= wanted.len());
         wait_drained(&self.cluster, self.at, task.group);
-        let lines = script.finish();
+        // At its end a push consumer of Java or Go waits for its polls, which take 20 seconds.
+        let ends_at_once = task.command != "push";
+        let lines = if ends_at_once { script.finish() } else { script.lines().to_vec() };
         let got = received(&lines);
         check_content(&got, wanted);
         assert_eq!(got.len(), wanted.len(), "nothing comes twice");
@@ -231,69 +260,87 @@ impl Stand {
         self.consume_all(&simple, "simple-tls", &wanted)
     }
 
-    /// The leader is killed -9 under load: every acknowledged message is received, and none comes
-    /// again after its acknowledgement was answered OK.
+    /// The leader is killed -9 under load and comes back; as often as was asked for.
     fn kill_leaders(&self) -> String {
         let kills = std::env::var("RAFTMQ_KILLS").map_or(1, |kills| kills.parse().unwrap());
-        self.create_topic("killed");
-        let mut consumer = self.start(&self.task("simple", "killed", "survivors"), "survivors");
-        let load = Task { pace_ms: LOAD_PACE_MS, ..self.task("send", "killed", "") };
-        let mut load = self.start(&load, "load");
-
+        let mut load = self.start_load();
         let mut killed_at = Vec::new();
         for _ in 0..kills {
-            wait_receipts(&mut load, LOAD_BETWEEN);
-            killed_at.push(self.kill_leader());
+            wait_receipts(&mut load.producer, LOAD_BETWEEN);
+            let leader = self.cluster.leader();
+            killed_at.push(kill_now(&leader));
+            until("the killed node is back and all are ready", PATIENCE, || {
+                let nodes = self.cluster.try_nodes()?;
+                if nodes.iter().any(|node| node.pid == leader.pid) {
+                    return Err(format!("node {} is not back", leader.node));
+                }
+                nodes.iter().try_for_each(check_ready)
+            });
         }
-        wait_receipts(&mut load, LOAD_BETWEEN);
-        let lines = load.finish();
+        wait_receipts(&mut load.producer, LOAD_BETWEEN);
+        let found = self.check_load(load, |oks| {
+            let gaps: Vec<u64> = killed_at.iter().map(|kill| gap_at(*kill, 2000, oks)).collect();
+            println!("{:?}: gaps between receipts at each kill, ms: {gaps:?}", self.client);
+            gaps.into_iter().max().unwrap()
+        });
+        self.cluster.wait_equal(PATIENCE);
+        found
+    }
+
+    /// The leader is killed -9 under load and does not come back, so the client goes on with a
+    /// route that still names it.
+    fn lose_leader(&self) -> String {
+        let mut load = self.start_load();
+        wait_receipts(&mut load.producer, LOAD_BETWEEN);
+        let killed_at = kill_now(&self.cluster.leader());
+        std::thread::sleep(WITHOUT_IT);
+        wait_receipts(&mut load.producer, LOAD_BETWEEN);
+        self.check_load(load, |oks| gap_at(killed_at, u64::MAX, oks))
+    }
+
+    fn start_load(&self) -> Load {
+        self.create_topic("killed");
+        let consumer = self.start(&self.task("simple", "killed", "survivors"), "survivors");
+        let task = Task { pace_ms: LOAD_PACE_MS, ..self.task("send", "killed", "") };
+        Load { producer: self.start(&task, "load"), consumer }
+    }
+
+    /// Ends the load. Every acknowledged message is received, and none comes again after its
+    /// acknowledgement was answered OK. `gap` is told when each receipt came.
+    fn check_load(&self, mut load: Load, gap: impl FnOnce(&[u64]) -> u64) -> String {
+        let lines = load.producer.finish();
         let (oks, failed) = (sent(&lines), errors(&lines, "send"));
-        let wanted: ById =
-            oks.iter().map(|sent| (sent.id.clone(), Content::of(sent.number))).collect();
-        assert_eq!(wanted.len(), oks.len(), "message ids are unique");
-        let ok_times: Vec<u64> = oks.iter().map(|sent| sent.at_ms).collect();
-        let gaps: Vec<u64> = killed_at.iter().map(|kill| gap_at(*kill, &ok_times)).collect();
-        println!("{:?}: gaps between receipts at each kill, ms: {gaps:?}", self.client);
+        let gap = gap(&oks.iter().map(|sent| sent.at_ms).collect::<Vec<_>>());
         for (text, times) in tally(&failed) {
             println!("{:?}: {times} sends failed with {text}", self.client);
         }
+        let wanted: ById =
+            oks.iter().map(|sent| (sent.id.clone(), Content::of(sent.number))).collect();
+        assert_eq!(wanted.len(), oks.len(), "message ids are unique");
 
-        consumer.wait("every acknowledged message is received", WITHIN, |lines| {
+        load.consumer.wait("every acknowledged message is received", WITHIN, |lines| {
             let ids = received_ids(lines);
             wanted.keys().all(|id| ids.contains(&**id))
         });
-        wait_drained(&self.cluster, self.cluster.leader().grpc, "survivors");
-        let lines = consumer.finish();
-        let got = received(&lines);
-        let known: Vec<_> =
-            got.iter().filter(|got| wanted.contains_key(&got.id)).cloned().collect();
-        check_content(&known, &wanted);
-        let acked = told(&lines, "acked");
-        for got in &got {
-            let Some(acked) = acked.get(&got.id) else { continue };
-            let again = got.attempt > acked.attempt || got.asked_ms > acked.at_ms;
-            assert!(!again, "{acked:?}, yet it came again: {got:?}");
+        wait_drained(&self.cluster, self.at, "survivors");
+        let lines = load.consumer.finish();
+        for (text, times) in tally(&errors(&lines, "receive")) {
+            println!("{:?}: {times} receives failed with {text}", self.client);
         }
-        self.cluster.wait_equal(PATIENCE);
-        let longest = gaps.iter().max().unwrap();
-        let (oks, failed) = (oks.len(), failed.len());
-        format!("{oks} OK, {failed} errors, gap {longest} ms")
+        let got = received(&lines);
+        // What failed to be sent may be there all the same.
+        let known = got.iter().filter(|got| wanted.contains_key(&got.id)).cloned();
+        check_content(&known.collect::<Vec<_>>(), &wanted);
+        check_no_acked_again(&got, &told(&lines, "acked"));
+        format!("{} OK, {} errors, gap {gap} ms", oks.len(), failed.len())
     }
+}
 
-    /// When it was killed, in milliseconds since 1970.
-    fn kill_leader(&self) -> u64 {
-        let leader = self.cluster.leader();
-        let at = now_ms();
-        kill(leader.pid, Signal::KILL);
-        until("the killed node is back and all are ready", PATIENCE, || {
-            let nodes = self.cluster.try_nodes()?;
-            if nodes.iter().any(|node| node.pid == leader.pid) {
-                return Err(format!("node {} is not back", leader.node));
-            }
-            nodes.iter().try_for_each(check_ready)
-        });
-        at
-    }
+/// When it was killed, in milliseconds since 1970.
+fn kill_now(node: &Node) -> u64 {
+    let at = now_ms();
+    kill(node.pid, Signal::KILL);
+    at
 }
 
 fn now_ms() -> u64 {
@@ -306,10 +353,11 @@ fn wait_receipts(load: &mut Script, more: usize) {
     load.wait("receipts come in", WITHIN, |lines| count(lines, "sent") >= before + more);
 }
 
-/// The longest time without a receipt around this instant: a receipt may be on the wire when its
-/// node dies, so a gap may begin up to two seconds later.
-fn gap_at(instant: u64, oks: &[u64]) -> u64 {
-    let near = oks.windows(2).filter(|pair| pair[1] > instant && pair[0] < instant + 2000);
+/// The longest time without a receipt after this instant, if it began within so many milliseconds:
+/// a receipt may be on the wire when its node dies.
+fn gap_at(instant: u64, within: u64, oks: &[u64]) -> u64 {
+    let near =
+        oks.windows(2).filter(|pair| pair[1] > instant && pair[0] < instant.saturating_add(within));
     near.map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
 }
 
@@ -332,5 +380,14 @@ fn check_content(got: &[Received], wanted: &ById) {
         assert!(!got.corrupted, "{id} is corrupted");
         assert_eq!(&got.content, sent, "{id} differs from what was sent");
         assert!(attempts.insert((id, got.attempt)), "{id} came twice as attempt {}", got.attempt);
+    }
+}
+
+/// Nothing comes with a later attempt, or to a question asked after its acknowledgement was OK.
+fn check_no_acked_again(got: &[Received], acked: &BTreeMap<String, Told>) {
+    for got in got {
+        let Some(acked) = acked.get(&got.id) else { continue };
+        let again = got.attempt > acked.attempt || got.asked_ms > acked.at_ms;
+        assert!(!again, "{acked:?}, yet it came again: {got:?}");
     }
 }

@@ -140,7 +140,7 @@ func noteReceived(message *rmq.MessageView, askedMs int64) {
 		"tag":        message.GetTag(),
 		"keys":       message.GetKeys(),
 		"properties": message.GetProperties(),
-		// The client keeps its own verdict to itself and hands on no corrupted message.
+		// Not in the public interface; a push consumer drops what it finds corrupted.
 		"corrupted": false,
 	})
 }

@@ -65,7 +65,12 @@ final class Driver {
             "simple", Driver::simple,
             "push", Driver::push,
             "invisible", Driver::invisible);
-        commands.get(words[0]).run().close();
+        AutoCloseable client = commands.get(words[0]).run();
+        try {
+            client.close();
+        } catch (Exception error) {
+            noteError("stop", error, Map.of());
+        }
         note("done", Map.of());
         System.exit(0);
     }
@@ -168,7 +173,7 @@ final class Driver {
         line.put("tag", message.getTag().orElse(null));
         line.put("keys", new TreeSet<>(message.getKeys()));
         line.put("properties", message.getProperties());
-        // The client keeps its own verdict to itself and hands on no corrupted message.
+        // Not in the public interface; a push consumer drops what it finds corrupted.
         line.put("corrupted", false);
         note("received", line);
     }

@@ -76,7 +76,8 @@ function noteReceived(message, askedMs) {
     tag: message.tag,
     keys: [ ...message.keys ].sort(),
     properties: Object.fromEntries(message.properties),
-    corrupted: message.corrupted,
+    // The client sets it only when it is true.
+    corrupted: message.corrupted === true,
   });
 }
 
@@ -177,7 +178,11 @@ async function push() {
 
 async function main() {
   const client = await { send, simple, push, invisible }[command]();
-  await client.shutdown();
+  try {
+    await client.shutdown();
+  } catch (error) {
+    noteError('stop', error);
+  }
   note('done');
   process.exit(0);
 }

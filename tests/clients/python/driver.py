@@ -169,5 +169,9 @@ def push():
 
 threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
 commands = {"send": send, "simple": simple, "push": push, "invisible": invisible}
-commands[command]().shutdown()
+client = commands[command]()
+try:
+    client.shutdown()
+except Exception as error:  # noqa: BLE001, it tells brokers of its end, and one may be gone
+    note_error("stop", error)
 note("done")
