@@ -195,7 +195,7 @@ func receive(consumer rmq.SimpleConsumer) []*rmq.MessageView {
 }
 
 // apache.rocketmq.v2.Code.MESSAGE_NOT_FOUND
-const messageNotFound = 40404
+const messageNotFound = 40401
 
 func acknowledge(consumer rmq.SimpleConsumer, message *rmq.MessageView) bool {
 	if err := consumer.Ack(context.Background(), message); err != nil {
