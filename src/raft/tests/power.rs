@@ -2,6 +2,7 @@
 //! disk that loses what was not synced and tears the last write.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -162,13 +163,15 @@ fn work(sim: &Sim, random: &SimEntropy, replica: &mut Replica, promise: &mut Pro
         let mut frames = Vec::new();
         let first = replica.log.bounds().last.map_or(LogIndex::ZERO, |(last, _)| last.next());
         for step in 0..=random.below(4) {
-            let command = command(random, replica.machine.state(), &mut held).encode();
+            // `None` where the queue to look at was on the disk that is gone.
+            let Some(command) = command(random, replica.machine.state(), &mut held) else { return };
+            let command = command.encode();
             let index = first.plus(step);
             frames.push(Frame::unsealed(index, replica.term, FrameKind::Command, command));
         }
         let bodies: Vec<_> = frames.iter().map(|f| (f.index, f.body.clone())).collect();
         let (done, completed) = std::sync::mpsc::channel();
-        let completion = Box::new(move |result: std::io::Result<()>| {
+        let completion = Box::new(move |result: io::Result<()>| {
             done.send(result.is_ok()).unwrap();
         });
         if replica.log.append(frames, completion).is_err() {
@@ -244,28 +247,26 @@ fn granted(reply: &Reply) -> Vec<Handle> {
     handles
 }
 
-/// One step of a mixed workload, as a leader would propose it.
-fn command(random: &SimEntropy, state: &State, held: &mut Held) -> Command {
+/// One step of a mixed workload, as a leader would propose it; `None` when a queue cannot be read.
+fn command(random: &SimEntropy, state: &State, held: &mut Held) -> Option<Command> {
     let name = TopicName::new("orders").unwrap();
     let Some(topic) = state.topic(&name).map(|topic| topic.id) else {
-        return Command::CreateTopic(CreateTopic {
-            name,
-            queues: QUEUES,
-            kinds: vec![MessageKind::Normal],
-        });
+        let kinds = vec![MessageKind::Normal];
+        return Some(Command::CreateTopic(CreateTopic { name, queues: QUEUES, kinds }));
     };
     let group = GroupName::new("readers").unwrap();
     let Some(group) = state.group(&group).map(|group| group.id) else {
         let backoff = vec![Millis::from_secs(1)];
-        return Command::CreateGroup(CreateGroup { name: group, attempts_max: 3, backoff });
+        let group = CreateGroup { name: group, attempts_max: 3, backoff };
+        return Some(Command::CreateGroup(group));
     };
-    match random.below(16) {
+    Some(match random.below(16) {
         0..8 => publish(random, topic),
-        8..11 => Command::Deliveries(vec![checkout(random, state, group, topic)]),
+        8..11 => Command::Deliveries(vec![checkout(random, state, group, topic).ok()?]),
         11..14 => Command::Deliveries(settle(random, held)),
         14 => Command::Tick { limit: 1 + u32::try_from(random.below(20)).unwrap() },
         _ => Command::Audit,
-    }
+    })
 }
 
 fn publish(random: &SimEntropy, topic: TopicId) -> Command {
@@ -289,13 +290,18 @@ fn publish(random: &SimEntropy, topic: TopicId) -> Command {
     Command::Publish(Publish { topic, dedup: true, items })
 }
 
-fn checkout(random: &SimEntropy, state: &State, group: GroupId, topic: TopicId) -> Delivery {
+fn checkout(
+    random: &SimEntropy,
+    state: &State,
+    group: GroupId,
+    topic: TopicId,
+) -> io::Result<Delivery> {
     let mut takes = Vec::new();
     for queue in (0..QUEUES).map(QueueId::new) {
         let view = state.view(group, topic, queue);
         let ready = view.ready.iter().take(3).map(|r| Grant { offset: r.offset, unit: r.unit });
         let mut grants: Vec<Grant> = ready.collect();
-        let units = state.units(topic, queue, view.next, 3).unwrap();
+        let units = state.units(topic, queue, view.next, 3)?;
         let fresh = units.into_iter().enumerate().map(|(at, unit)| Grant {
             offset: QueueOffset::new(view.next.get() + at as u64),
             unit,
@@ -303,7 +309,7 @@ fn checkout(random: &SimEntropy, state: &State, group: GroupId, topic: TopicId) 
         grants.extend(fresh);
         takes.push(Take { queue, skips: Vec::new(), grants });
     }
-    Delivery::Checkout(Checkout {
+    Ok(Delivery::Checkout(Checkout {
         group,
         topic,
         consumer: ClientId::new("reader").unwrap(),
@@ -312,7 +318,7 @@ fn checkout(random: &SimEntropy, state: &State, group: GroupId, topic: TopicId) 
         auto_renew: random.below(2) == 0,
         subscription_version: 0,
         takes,
-    })
+    }))
 }
 
 fn settle(random: &SimEntropy, held: &mut Held) -> Vec<Delivery> {
