@@ -63,7 +63,7 @@ impl Broker {
         }
     }
 
-    /// Groups by name, from the one behind `after`, at most `limit` or [`PAGE_MAX`].
+    /// Groups by name, from the one behind `after`, at most `limit`, and never more than 1000.
     pub async fn groups(
         &self,
         after: Option<&GroupName>,
