@@ -18,10 +18,12 @@ const SCAN_CHUNK: usize = 256;
 /// nobody wants must not hold the state for long.
 const SCAN_MAX: usize = 8192;
 
-/// All desks of a node. Cheap to clone.
-#[derive(Clone, Debug, Default)]
+type SharedDesk = Arc<Mutex<Desk>>;
+
+/// All desks of a node.
+#[derive(Debug, Default)]
 pub(super) struct Desks {
-    by_group: Arc<Mutex<HashMap<(GroupId, TopicId), Arc<Mutex<Desk>>>>>,
+    by_pair: Mutex<HashMap<(GroupId, TopicId), SharedDesk>>,
 }
 
 #[derive(Debug, Default)]
@@ -55,13 +57,13 @@ pub(super) struct Found {
 }
 
 impl Desks {
-    pub(super) fn desk(&self, group: GroupId, topic: TopicId) -> Arc<Mutex<Desk>> {
-        self.by_group.lock().entry((group, topic)).or_default().clone()
+    pub(super) fn desk(&self, group: GroupId, topic: TopicId) -> SharedDesk {
+        self.by_pair.lock().entry((group, topic)).or_default().clone()
     }
 
     /// At step-down, or when a topic or group is gone.
     pub(super) fn clear(&self) {
-        self.by_group.lock().clear();
+        self.by_pair.lock().clear();
     }
 }
 

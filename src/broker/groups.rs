@@ -63,7 +63,7 @@ impl Broker {
         }
     }
 
-    /// Groups by name, from the one behind `after`, at most `limit` or [`PAGE_MAX`].
+    /// Groups by name, from the one behind `after`, at most `limit`, and never more than 1000.
     pub async fn groups(
         &self,
         after: Option<&GroupName>,
@@ -91,7 +91,6 @@ impl Broker {
 fn info(state: &State, group: &Group) -> GroupInfo {
     let topics = state
         .topics_of(group.id)
-        .into_iter()
         .filter_map(|topic| {
             let lag = state.lag(group.id, topic);
             let topic = state.topic_by_id(topic)?.name.clone();

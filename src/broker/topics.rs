@@ -36,7 +36,7 @@ impl Broker {
         }
     }
 
-    /// Topics by name, from the one behind `after`, at most `limit` or [`PAGE_MAX`].
+    /// Topics by name, from the one behind `after`, at most `limit`, and never more than 1000.
     pub async fn topics(
         &self,
         after: Option<&TopicName>,

@@ -188,8 +188,7 @@ fn describe(command: &Command) -> String {
             let bytes: usize = publish.items.iter().map(|item| item.record.len()).sum();
             let queues: Vec<String> =
                 publish.items.iter().map(|item| item.queue.to_string()).collect();
-            let (count, topic, queues) =
-                (publish.items.len(), publish.topic, queues.join(","));
+            let (count, topic, queues) = (publish.items.len(), publish.topic, queues.join(","));
             format!("publish {count} to topic {topic}, queues {queues}, {bytes} bytes")
         }
         Command::Deliveries(steps) => {

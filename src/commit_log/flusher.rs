@@ -22,7 +22,6 @@ pub struct Flusher {
 
 impl Flusher {
     /// For a thread: blocks until the log is closed.
-    #[expect(clippy::needless_pass_by_value, reason = "there is one flusher, and it ends here")]
     pub fn run(self) {
         while self.shared.queue.wait() {
             self.shared.flush();

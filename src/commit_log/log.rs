@@ -165,7 +165,8 @@ impl CommitLog {
     }
 
     /// Drops what lies behind `last_kept`; durable at return. Completions that wait are called
-    /// first. The segment is sealed at the cut and a new file goes on (rule R14).
+    /// first, so this must not be called from one. The segment is sealed at the cut and a new file
+    /// goes on (rule R14).
     pub fn truncate_after(&self, last_kept: Option<LogIndex>) -> Result<(), TruncateError> {
         self.0.shared.truncate_after(last_kept)
     }

@@ -28,7 +28,6 @@ pub struct Upkeep {
 
 impl Upkeep {
     /// For a thread: blocks until the log is closed or stopped.
-    #[expect(clippy::needless_pass_by_value, reason = "the loop ends what it was made for")]
     pub fn run(self) {
         while !self.ended() {
             if self.step() {

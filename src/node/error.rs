@@ -28,7 +28,7 @@ pub enum NodeError {
     Start(#[from] raft::StartError),
     #[error("this replica ended: {reason}")]
     Replica { reason: String },
-    #[error("the log is damaged, so this node ends and answers nothing from it: {damage}")]
+    #[error("{damage}; this node ends and answers nothing from it")]
     Damaged { damage: String },
     #[error("{task} ended: {reason}")]
     Task { task: &'static str, reason: String },

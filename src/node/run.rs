@@ -27,6 +27,8 @@ use super::{DURABILITY, NodeError, broker_options, gauges, raft_options, scrub};
 
 /// How long tasks may take to end; the gRPC server waits up to twice three seconds by itself.
 const TASKS_END: Duration = Duration::from_secs(7);
+/// How often a node that hands over looks whether somebody is left to take over.
+const STAY_POLL: Duration = Duration::from_millis(20);
 /// A peer connection that is idle is kept alive by pings; a dead one is found by them.
 const PEER_PING_INTERVAL: Duration = Duration::from_secs(5);
 const PEER_PING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -151,8 +153,12 @@ impl Node {
             .spawn(move || upkeep.run())
             .map_err(|source| NodeError::Thread { name: "upkeep", source })?;
         let (log, per_second) = (group.log().clone(), self.config.log.scrub_per_second);
+        let stop = self.back.stop();
         self.back.start("the scrub", async move {
-            Err(NodeError::Damaged { damage: scrub::scrub(log, per_second).await })
+            tokio::select! {
+                damage = scrub::scrub(log, per_second) => Err(NodeError::Damaged { damage }),
+                () = stop.told() => Ok(()),
+            }
         });
         Ok(group)
     }
@@ -234,7 +240,10 @@ impl Node {
         self.live.leave();
         if let Some(group) = &self.group {
             tell_now(&self.desk).await;
-            hand_over(group, self.live.somebody_stays()).await;
+            tokio::select! {
+                () = hand_over(group) => {}
+                () = alone(&self.live) => {}
+            }
         }
         self.front.end(TASKS_END).await;
         if let Some(group) = self.group {
@@ -242,6 +251,14 @@ impl Node {
         }
         self.back.end(TASKS_END).await;
         tracing::info!("stopped");
+    }
+}
+
+/// Returns once no other node stays. When all nodes leave at once there is nobody to hand over to,
+/// and waiting for it would only take time.
+async fn alone(live: &Live) {
+    while live.somebody_stays() {
+        tokio::time::sleep(STAY_POLL).await;
     }
 }
 
@@ -263,12 +280,8 @@ async fn ended(fatal: &mut tokio::sync::watch::Receiver<Option<String>>) -> Stri
     reason.ok().flatten().unwrap_or_else(|| "without a reason".to_owned())
 }
 
-/// Clients are still served meanwhile, by way of the next leader. When all nodes leave at once
-/// there is nobody to hand over to, and trying would only take time.
-async fn hand_over(group: &Group, somebody_stays: bool) {
-    if !somebody_stays {
-        return;
-    }
+/// Clients are still served meanwhile, by way of the next leader.
+async fn hand_over(group: &Group) {
     match group.transfer_leadership().await {
         Ok(()) => tracing::info!("the leadership is handed over"),
         Err(TransferError::NotLeader | TransferError::NobodyElse) => {}

@@ -18,7 +18,7 @@ pub(super) async fn scrub(log: CommitLog, per_second: ByteSize) -> String {
     let budget = per_second.get().div_ceil(u64::from(PARTS));
     loop {
         loop {
-            if let Some(damage) = found(&log) {
+            if let Some(damage) = by_reader(&log) {
                 return damage;
             }
             let part = log.clone();
@@ -26,15 +26,14 @@ pub(super) async fn scrub(log: CommitLog, per_second: ByteSize) -> String {
             match read {
                 Ok(Ok(progress)) if progress.left == 0 => break,
                 Ok(Ok(_)) => {}
-                // Damage is told by the log itself, in more words.
-                Ok(Err(error)) => return found(&log).unwrap_or_else(|| error.to_string()),
+                Ok(Err(error)) => return format!("the scrub found that {error}"),
                 Err(error) => return format!("the scrub broke off: {error}"),
             }
             tokio::time::sleep(pause).await;
         }
         let next_round = tokio::time::Instant::now() + REST;
         while tokio::time::Instant::now() < next_round {
-            if let Some(damage) = found(&log) {
+            if let Some(damage) = by_reader(&log) {
                 return damage;
             }
             tokio::time::sleep(GLANCE).await;
@@ -42,6 +41,6 @@ pub(super) async fn scrub(log: CommitLog, per_second: ByteSize) -> String {
     }
 }
 
-fn found(log: &CommitLog) -> Option<String> {
-    log.damage().map(|damage| damage.to_string())
+fn by_reader(log: &CommitLog) -> Option<String> {
+    log.damage().map(|damage| format!("a reader found that {damage}"))
 }

@@ -6,11 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use raftmq::wire::rocketmq as v2;
 use rustix::process::Signal;
 
-use crate::common::cluster::{Cluster, PATIENCE, Plan, check_ready, kill};
+use crate::common::cluster::{Cluster, PATIENCE, Plan, check_ready, kill, wait_drained};
 use crate::common::python::{Got, Script, Sent, acks, count, deliveries, sends};
 use crate::common::raw::{Raw, receive};
 use crate::common::until;
-use crate::python_client::wait_drained;
 
 const KILLS: usize = 10;
 const GAP_MEDIAN_MAX: Duration = Duration::from_secs(2);

@@ -4,27 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::common::cluster::{Cluster, PATIENCE, Plan, find_key};
+use crate::common::cluster::{Cluster, PATIENCE, Plan, wait_drained};
 use crate::common::python::{Content, Got, Script, acks, count, deliveries, sends};
-use crate::common::until;
 
 const MESSAGES: usize = 1000;
 const WITHIN: Duration = Duration::from_secs(60);
-
-/// Waits until nothing of the group is to be handed out and nothing is in flight: from then on
-/// nothing can come again.
-pub(crate) fn wait_drained(cluster: &Cluster, endpoint: SocketAddr, group: &str) {
-    until(&format!("group {group} is drained"), PATIENCE, || {
-        let value = cluster.tool(endpoint, &["group", "describe", group])?;
-        let topics = find_key(&value, "topics").and_then(Value::as_array);
-        let topics = topics.ok_or_else(|| format!("no topics in {value}"))?;
-        let left = |topic: &Value, key: &str| topic[key].as_u64().unwrap_or(u64::MAX);
-        let idle = |topic: &Value| left(topic, "ready") == 0 && left(topic, "in_flight") == 0;
-        if !topics.is_empty() && topics.iter().all(idle) { Ok(()) } else { Err(value.to_string()) }
-    });
-}
 
 /// Runs `produce.py` to its end; every send must be OK. Message id to what was sent.
 fn produce(

@@ -102,6 +102,10 @@ async fn bad_connections_leave_nothing_behind() {
             assert_eq!(raw.send(vec![message("calm", &id, "x")]).await.0, 20000);
         }
     }
+    // What waits below blocks this thread, on which our own connections still have to end.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
     let before: Vec<_> = until("the nodes are calm", PATIENCE, || {
         let first: Vec<_> = nodes.iter().map(|node| usage(node.pid)).collect();
         std::thread::sleep(Duration::from_millis(500));

@@ -37,15 +37,15 @@ pub(crate) fn python_script(name: &str) -> PathBuf {
 }
 
 /// Where cargo builds, also when `CARGO_TARGET_DIR` moves it: the parent of what cargo made.
-fn target_dir() -> &'static Path {
+pub(crate) fn target_dir() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("cargo's tmp lies in its target")
 }
 
-fn manifest_dir() -> &'static Path {
+pub(crate) fn manifest_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn run(command: &mut Command) {
+pub(crate) fn run(command: &mut Command) {
     let output = command.stdin(Stdio::null()).output().expect("the program exists");
     assert!(
         output.status.success(),

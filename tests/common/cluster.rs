@@ -335,6 +335,19 @@ fn read_replica(value: &Value) -> Result<Replica, String> {
     })
 }
 
+/// Waits until nothing of the group is to be handed out and nothing is in flight: from then on
+/// nothing can come again.
+pub(crate) fn wait_drained(cluster: &Cluster, endpoint: SocketAddr, group: &str) {
+    until(&format!("group {group} is drained"), PATIENCE, || {
+        let value = cluster.tool(endpoint, &["group", "describe", group])?;
+        let topics = find_key(&value, "topics").and_then(Value::as_array);
+        let topics = topics.ok_or_else(|| format!("no topics in {value}"))?;
+        let left = |topic: &Value, key: &str| topic[key].as_u64().unwrap_or(u64::MAX);
+        let idle = |topic: &Value| left(topic, "ready") == 0 && left(topic, "in_flight") == 0;
+        if !topics.is_empty() && topics.iter().all(idle) { Ok(()) } else { Err(value.to_string()) }
+    });
+}
+
 /// The first value under this key, wherever it is.
 pub(crate) fn find_key<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
     match value {

@@ -2,9 +2,12 @@
 
 pub(crate) mod clients;
 pub(crate) mod cluster;
+pub(crate) mod driver;
 pub(crate) mod http;
+pub(crate) mod official;
 pub(crate) mod python;
 pub(crate) mod raw;
+pub(crate) mod script;
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};

@@ -1,7 +1,6 @@
 use super::*;
 use crate::base::{LogPosition, UtcMillis};
 use crate::commit_log::{PurgeError, ReadError, TruncateError};
-use crate::env::Disk;
 
 #[test]
 fn truncation_keeps_lent_bytes_and_goes_on_in_a_new_file() {

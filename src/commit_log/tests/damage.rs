@@ -1,7 +1,7 @@
 use super::*;
 use crate::commit_log::inspect::inspect;
 use crate::commit_log::{AppendError, Damage, FrameError, ReadError};
-use crate::env::{Disk, File, Open};
+use crate::env::{Disk, Open};
 
 /// Where the entry's bytes lie in its segment.
 fn place(rig: &Rig, at: u64) -> (PathBuf, usize, usize) {

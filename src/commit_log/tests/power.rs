@@ -50,7 +50,9 @@ impl Workload<'_> {
             }
             15 => {
                 let upkeep = self.rig.log.upkeep();
-                (0..self.random.below(6)).for_each(|_| drop(upkeep.step()));
+                for _ in 0..self.random.below(6) {
+                    upkeep.step();
+                }
                 true
             }
             16 => self.truncate(promise),

@@ -2,4 +2,5 @@
 
 mod cluster;
 mod group;
+mod power;
 mod suite;

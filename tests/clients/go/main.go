@@ -1,0 +1,271 @@
+// Drives the official Go client. tests/common/driver.rs tells commands, fields and events.
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	rmq "github.com/apache/rocketmq-clients/golang/v5"
+	"github.com/apache/rocketmq-clients/golang/v5/credentials"
+)
+
+const (
+	batch           = 32
+	poll            = 2 * time.Second
+	pauseAfterError = 100 * time.Millisecond
+)
+
+var config struct {
+	Endpoint    string `json:"endpoint"`
+	Topic       string `json:"topic"`
+	Group       string `json:"group"`
+	Count       int    `json:"count"`
+	PaceMs      int64  `json:"pace_ms"`
+	TLS         bool   `json:"tls"`
+	StartMs     int64  `json:"start_ms"`
+	InvisibleMs int64  `json:"invisible_ms"`
+	HideMs      int64  `json:"hide_ms"`
+}
+
+type fields map[string]any
+
+var (
+	stopping = make(chan struct{})
+	outLock  sync.Mutex
+	out      = json.NewEncoder(os.Stdout)
+)
+
+func nowMs() int64 { return time.Now().UnixMilli() }
+
+func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func note(event string, more fields) {
+	line := fields{"event": event, "at_ms": nowMs()}
+	for key, value := range more {
+		line[key] = value
+	}
+	outLock.Lock()
+	defer outLock.Unlock()
+	if err := out.Encode(line); err != nil {
+		os.Exit(1)
+	}
+}
+
+func noteError(what string, err error, more fields) {
+	line := fields{"what": what, "text": err.Error()}
+	for key, value := range more {
+		line[key] = value
+	}
+	note("error", line)
+}
+
+func fail(what string, err error) {
+	noteError(what, err, nil)
+	os.Exit(1)
+}
+
+func stopped() bool {
+	select {
+	case <-stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+func pause(length time.Duration) {
+	select {
+	case <-stopping:
+	case <-time.After(length):
+	}
+}
+
+type client interface {
+	Start() error
+	GracefulStop() error
+}
+
+// The client waits without limit for the server's settings; a test must not.
+func start(make func() (client, error)) client {
+	timer := time.AfterFunc(millis(config.StartMs), func() {
+		fail("start", fmt.Errorf("not started within %d ms", config.StartMs))
+	})
+	made, err := make()
+	if err != nil {
+		fail("start", err)
+	}
+	if err := made.Start(); err != nil {
+		fail("start", err)
+	}
+	timer.Stop()
+	note("started", nil)
+	return made
+}
+
+func clientConfig() *rmq.Config {
+	return &rmq.Config{
+		Endpoint:      config.Endpoint,
+		ConsumerGroup: config.Group,
+		Credentials:   &credentials.SessionCredentials{},
+	}
+}
+
+func messageOf(number int) *rmq.Message {
+	body := make([]byte, 1+number*37%1024)
+	for i := range body {
+		body[i] = byte(number*31 + i*7)
+	}
+	message := &rmq.Message{Topic: config.Topic, Body: body}
+	message.SetTag(fmt.Sprintf("tag-%d", number%5))
+	message.SetKeys(fmt.Sprintf("key-%d", number), fmt.Sprintf("ten-%d", number/10))
+	message.AddProperty("number", strconv.Itoa(number))
+	message.AddProperty("town", "Zürich 東京")
+	message.AddProperty("a=b", " spaced; \"quoted\" \\ ")
+	return message
+}
+
+func noteReceived(message *rmq.MessageView, askedMs int64) {
+	note("received", fields{
+		"id":         message.GetMessageId(),
+		"attempt":    message.GetDeliveryAttempt(),
+		"asked_ms":   askedMs,
+		"body":       hex.EncodeToString(message.GetBody()),
+		"tag":        message.GetTag(),
+		"keys":       message.GetKeys(),
+		"properties": message.GetProperties(),
+		// Not in the public interface; a push consumer drops what it finds corrupted.
+		"corrupted": false,
+	})
+}
+
+func send() client {
+	made := start(func() (client, error) {
+		return rmq.NewProducer(clientConfig(), rmq.WithTopics(config.Topic))
+	})
+	producer := made.(rmq.Producer)
+	for number := 0; !stopped() && (config.Count == 0 || number < config.Count); number++ {
+		from := nowMs()
+		receipts, err := producer.Send(context.Background(), messageOf(number))
+		if err != nil {
+			noteError("send", err, fields{"number": number, "from_ms": from})
+			pause(pauseAfterError)
+		} else {
+			note("sent", fields{"id": receipts[0].MessageID, "number": number, "from_ms": from})
+		}
+		if config.PaceMs > 0 {
+			pause(millis(config.PaceMs))
+		}
+	}
+	return made
+}
+
+func subscription() map[string]*rmq.FilterExpression {
+	return map[string]*rmq.FilterExpression{config.Topic: rmq.SUB_ALL}
+}
+
+func simpleConsumer() rmq.SimpleConsumer {
+	return start(func() (client, error) {
+		return rmq.NewSimpleConsumer(clientConfig(), rmq.WithSimpleAwaitDuration(poll),
+			rmq.WithSimpleSubscriptionExpressions(subscription()))
+	}).(rmq.SimpleConsumer)
+}
+
+func receive(consumer rmq.SimpleConsumer) []*rmq.MessageView {
+	asked := nowMs()
+	messages, err := consumer.Receive(context.Background(), batch, millis(config.InvisibleMs))
+	if err != nil {
+		// An empty poll is an error to this client.
+		if status, ok := rmq.AsErrRpcStatus(err); !ok || status.Code != messageNotFound {
+			noteError("receive", err, nil)
+			pause(pauseAfterError)
+		}
+		return nil
+	}
+	for _, message := range messages {
+		noteReceived(message, asked)
+	}
+	return messages
+}
+
+// apache.rocketmq.v2.Code.MESSAGE_NOT_FOUND
+const messageNotFound = 40401
+
+func acknowledge(consumer rmq.SimpleConsumer, message *rmq.MessageView) bool {
+	if err := consumer.Ack(context.Background(), message); err != nil {
+		noteError("ack", err, fields{"id": message.GetMessageId()})
+		return false
+	}
+	note("acked", fields{"id": message.GetMessageId(), "attempt": message.GetDeliveryAttempt()})
+	return true
+}
+
+func simple() client {
+	consumer := simpleConsumer()
+	for !stopped() {
+		for _, message := range receive(consumer) {
+			acknowledge(consumer, message)
+		}
+	}
+	return consumer
+}
+
+func hide(consumer rmq.SimpleConsumer, message *rmq.MessageView) {
+	if err := consumer.ChangeInvisibleDuration(message, millis(config.HideMs)); err != nil {
+		noteError("hide", err, fields{"id": message.GetMessageId()})
+		return
+	}
+	note("hidden", fields{"id": message.GetMessageId(), "attempt": message.GetDeliveryAttempt()})
+}
+
+func invisible() client {
+	consumer := simpleConsumer()
+	for acked := 0; !stopped() && acked < config.Count; {
+		for _, message := range receive(consumer) {
+			if message.GetDeliveryAttempt() == 1 {
+				hide(consumer, message)
+			} else if acknowledge(consumer, message) {
+				acked++
+			}
+		}
+	}
+	return consumer
+}
+
+func push() client {
+	listener := &rmq.FuncMessageListener{Consume: func(message *rmq.MessageView) rmq.ConsumerResult {
+		noteReceived(message, nowMs())
+		return rmq.SUCCESS
+	}}
+	made := start(func() (client, error) {
+		return rmq.NewPushConsumer(clientConfig(), rmq.WithPushAwaitDuration(poll),
+			rmq.WithPushSubscriptionExpressions(subscription()),
+			rmq.WithPushMessageListener(listener))
+	})
+	<-stopping
+	return made
+}
+
+func main() {
+	if err := json.Unmarshal([]byte(os.Args[2]), &config); err != nil {
+		fail("config", err)
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		close(stopping)
+	}()
+	rmq.EnableSsl = config.TLS
+	commands := map[string]func() client{
+		"send": send, "simple": simple, "push": push, "invisible": invisible,
+	}
+	if err := commands[os.Args[1]]().GracefulStop(); err != nil {
+		noteError("stop", err, nil)
+	}
+	note("done", nil)
+}

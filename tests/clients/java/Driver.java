@@ -1,0 +1,283 @@
+import com.google.gson.Gson;
+import java.nio.ByteBuffer;
+import java.time.Duration;
+import java.util.Collections;
+import java.util.HexFormat;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientException;
+import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
+import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
+import org.apache.rocketmq.client.apis.message.Message;
+import org.apache.rocketmq.client.apis.message.MessageView;
+import org.apache.rocketmq.client.apis.producer.Producer;
+
+/** Drives the official Java client. tests/common/driver.rs tells commands, fields and events. */
+final class Driver {
+    private static final int BATCH = 32;
+    private static final Duration POLL = Duration.ofSeconds(2);
+    private static final long PAUSE_AFTER_ERROR_MS = 100;
+
+    private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+    private static final Gson GSON = new Gson();
+    private static final CountDownLatch STOPPING = new CountDownLatch(1);
+
+    private static Config config;
+
+    private static final class Config {
+        String endpoint;
+        String topic;
+        String group;
+        int count;
+        long pace_ms;
+        boolean tls;
+        long start_ms;
+        long invisible_ms;
+        long hide_ms;
+    }
+
+    private interface Starting<C> {
+        C start() throws ClientException;
+    }
+
+    private interface Running {
+        AutoCloseable run() throws Exception;
+    }
+
+    public static void main(String[] words) throws Exception {
+        config = GSON.fromJson(words[1], Config.class);
+        daemon(() -> {
+            while (System.in.read() >= 0) {
+                continue;
+            }
+            STOPPING.countDown();
+            return null;
+        });
+        Map<String, Running> commands = Map.of(
+            "send", Driver::send,
+            "simple", Driver::simple,
+            "push", Driver::push,
+            "invisible", Driver::invisible);
+        AutoCloseable client = commands.get(words[0]).run();
+        try {
+            client.close();
+        } catch (Exception error) {
+            noteError("stop", error, Map.of());
+        }
+        note("done", Map.of());
+        System.exit(0);
+    }
+
+    private static void daemon(java.util.concurrent.Callable<Void> work) {
+        Thread thread = new Thread(() -> {
+            try {
+                work.call();
+            } catch (Exception error) {
+                noteError("thread", error, Map.of());
+            }
+        });
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    private static boolean stopped() {
+        return STOPPING.getCount() == 0;
+    }
+
+    private static void pause(long millis) throws InterruptedException {
+        STOPPING.await(millis, TimeUnit.MILLISECONDS);
+    }
+
+    private static synchronized void note(String event, Map<String, ?> fields) {
+        Map<String, Object> line = new LinkedHashMap<>();
+        line.put("event", event);
+        line.put("at_ms", System.currentTimeMillis());
+        line.putAll(fields);
+        System.out.println(GSON.toJson(line));
+        System.out.flush();
+    }
+
+    private static void noteError(String what, Throwable error, Map<String, ?> fields) {
+        Map<String, Object> line = new LinkedHashMap<>(fields);
+        line.put("what", what);
+        line.put("text", String.valueOf(error));
+        note("error", line);
+    }
+
+    /** A client that does not start must not hang its test. */
+    private static <C> C start(Starting<C> starting) {
+        CountDownLatch started = new CountDownLatch(1);
+        daemon(() -> {
+            if (!started.await(config.start_ms, TimeUnit.MILLISECONDS)) {
+                String text = "not started within " + config.start_ms + " ms";
+                note("error", Map.of("what", "start", "text", text));
+                Runtime.getRuntime().halt(1);
+            }
+            return null;
+        });
+        try {
+            C client = starting.start();
+            started.countDown();
+            note("started", Map.of());
+            return client;
+        } catch (Throwable error) {
+            noteError("start", error, Map.of());
+            Runtime.getRuntime().halt(1);
+            throw new AssertionError("halted");
+        }
+    }
+
+    private static ClientConfiguration configuration() {
+        return ClientConfiguration.newBuilder()
+            .setEndpoints(config.endpoint)
+            .enableSsl(config.tls)
+            .build();
+    }
+
+    private static Map<String, FilterExpression> subscription() {
+        return Collections.singletonMap(config.topic, FilterExpression.SUB_ALL);
+    }
+
+    private static Message messageOf(int number) {
+        byte[] body = new byte[1 + number * 37 % 1024];
+        for (int i = 0; i < body.length; i++) {
+            body[i] = (byte) (number * 31 + i * 7);
+        }
+        return PROVIDER.newMessageBuilder()
+            .setTopic(config.topic)
+            .setBody(body)
+            .setTag("tag-" + number % 5)
+            .setKeys("key-" + number, "ten-" + number / 10)
+            .addProperty("number", String.valueOf(number))
+            .addProperty("town", "Z\u00fcrich \u6771\u4eac")
+            .addProperty("a=b", " spaced; \"quoted\" \\ ")
+            .build();
+    }
+
+    private static void noteReceived(MessageView message, long askedMs) {
+        ByteBuffer buffer = message.getBody();
+        byte[] body = new byte[buffer.remaining()];
+        buffer.get(body);
+        Map<String, Object> line = new LinkedHashMap<>();
+        line.put("id", message.getMessageId().toString());
+        line.put("attempt", message.getDeliveryAttempt());
+        line.put("asked_ms", askedMs);
+        line.put("body", HexFormat.of().formatHex(body));
+        line.put("tag", message.getTag().orElse(null));
+        line.put("keys", new TreeSet<>(message.getKeys()));
+        line.put("properties", message.getProperties());
+        // Not in the public interface; a push consumer drops what it finds corrupted.
+        line.put("corrupted", false);
+        note("received", line);
+    }
+
+    private static AutoCloseable send() throws Exception {
+        Producer producer = start(() -> PROVIDER.newProducerBuilder()
+            .setClientConfiguration(configuration())
+            .setTopics(config.topic)
+            .build());
+        for (int n = 0; !stopped() && (config.count == 0 || n < config.count); n++) {
+            long from = System.currentTimeMillis();
+            try {
+                String id = producer.send(messageOf(n)).getMessageId().toString();
+                note("sent", Map.of("id", id, "number", n, "from_ms", from));
+            } catch (Exception error) {
+                noteError("send", error, Map.of("number", n, "from_ms", from));
+                pause(PAUSE_AFTER_ERROR_MS);
+            }
+            pause(config.pace_ms);
+        }
+        return producer;
+    }
+
+    private static SimpleConsumer simpleConsumer() {
+        return start(() -> PROVIDER.newSimpleConsumerBuilder()
+            .setClientConfiguration(configuration())
+            .setConsumerGroup(config.group)
+            .setAwaitDuration(POLL)
+            .setSubscriptionExpressions(subscription())
+            .build());
+    }
+
+    private static List<MessageView> receive(SimpleConsumer consumer) throws InterruptedException {
+        long asked = System.currentTimeMillis();
+        try {
+            List<MessageView> messages =
+                consumer.receive(BATCH, Duration.ofMillis(config.invisible_ms));
+            messages.forEach(message -> noteReceived(message, asked));
+            return messages;
+        } catch (Exception error) {
+            noteError("receive", error, Map.of());
+            pause(PAUSE_AFTER_ERROR_MS);
+            return List.of();
+        }
+    }
+
+    private static boolean acknowledge(SimpleConsumer consumer, MessageView message) {
+        String id = message.getMessageId().toString();
+        try {
+            consumer.ack(message);
+            note("acked", Map.of("id", id, "attempt", message.getDeliveryAttempt()));
+            return true;
+        } catch (Exception error) {
+            noteError("ack", error, Map.of("id", id));
+            return false;
+        }
+    }
+
+    private static AutoCloseable simple() throws Exception {
+        SimpleConsumer consumer = simpleConsumer();
+        while (!stopped()) {
+            for (MessageView message : receive(consumer)) {
+                acknowledge(consumer, message);
+            }
+        }
+        return consumer;
+    }
+
+    private static void hide(SimpleConsumer consumer, MessageView message) {
+        String id = message.getMessageId().toString();
+        try {
+            consumer.changeInvisibleDuration(message, Duration.ofMillis(config.hide_ms));
+            note("hidden", Map.of("id", id, "attempt", message.getDeliveryAttempt()));
+        } catch (Exception error) {
+            noteError("hide", error, Map.of("id", id));
+        }
+    }
+
+    private static AutoCloseable invisible() throws Exception {
+        SimpleConsumer consumer = simpleConsumer();
+        int acked = 0;
+        while (!stopped() && acked < config.count) {
+            for (MessageView message : receive(consumer)) {
+                if (message.getDeliveryAttempt() == 1) {
+                    hide(consumer, message);
+                } else if (acknowledge(consumer, message)) {
+                    acked++;
+                }
+            }
+        }
+        return consumer;
+    }
+
+    private static AutoCloseable push() throws Exception {
+        AutoCloseable consumer = start(() -> PROVIDER.newPushConsumerBuilder()
+            .setClientConfiguration(configuration())
+            .setConsumerGroup(config.group)
+            .setSubscriptionExpressions(subscription())
+            .setMessageListener(message -> {
+                noteReceived(message, System.currentTimeMillis());
+                return ConsumeResult.SUCCESS;
+            })
+            .build());
+        STOPPING.await();
+        return consumer;
+    }
+}

@@ -1,0 +1,190 @@
+// Drives the official Node client. `tests/common/driver.rs` tells commands, fields and events.
+'use strict';
+
+const { ConsumeResult, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+
+const BATCH = 32;
+const POLL_MS = 2000;
+const PAUSE_AFTER_ERROR_MS = 100;
+
+const [command, config] = [process.argv[2], JSON.parse(process.argv[3])];
+
+let stopped = false;
+let stop;
+const stopping = new Promise(resolve => { stop = () => { stopped = true; resolve(); }; });
+process.stdin.on('end', stop).on('error', stop).resume();
+
+function pause(ms) {
+  let timer;
+  const timeout = new Promise(resolve => { timer = setTimeout(resolve, ms); });
+  return Promise.race([timeout, stopping]).finally(() => clearTimeout(timer));
+}
+
+function note(event, fields = {}) {
+  process.stdout.write(JSON.stringify({ event, at_ms: Date.now(), ...fields }) + '\n');
+}
+
+function noteError(what, error, fields = {}) {
+  note('error', { what, text: String(error), ...fields });
+}
+
+// Standard output is the protocol's, so the client's own log goes to standard error.
+const say = level => (...words) => console.error(level, ...words);
+const logger = { info: say('INFO'), warn: say('WARN'), error: say('ERROR'), debug() {}, close() {} };
+
+const common = { endpoints: config.endpoint, namespace: '', sslEnabled: config.tls, logger };
+
+async function start(client) {
+  // The client waits without limit for the server's settings; a test must not.
+  const timer = setTimeout(() => {
+    note('error', { what: 'start', text: `not started within ${config.start_ms} ms` });
+    process.exit(1);
+  }, config.start_ms);
+  try {
+    await client.startup();
+  } catch (error) {
+    noteError('start', error);
+    process.exit(1);
+  }
+  clearTimeout(timer);
+  note('started');
+  return client;
+}
+
+function messageOf(number) {
+  const body = Buffer.alloc(1 + number * 37 % 1024);
+  for (let i = 0; i < body.length; i++) body[i] = (number * 31 + i * 7) & 255;
+  return {
+    topic: config.topic,
+    body,
+    tag: `tag-${number % 5}`,
+    keys: [ `key-${number}`, `ten-${Math.floor(number / 10)}` ],
+    properties: new Map([
+      [ 'number', String(number) ],
+      [ 'town', 'Zürich 東京' ],
+      [ 'a=b', ' spaced; "quoted" \\ ' ],
+    ]),
+  };
+}
+
+function noteReceived(message, askedMs) {
+  note('received', {
+    id: message.messageId,
+    attempt: message.deliveryAttempt,
+    asked_ms: askedMs,
+    body: message.body.toString('hex'),
+    tag: message.tag,
+    keys: [ ...message.keys ].sort(),
+    properties: Object.fromEntries(message.properties),
+    // The client sets it only when it is true.
+    corrupted: message.corrupted === true,
+  });
+}
+
+async function send() {
+  const producer = await start(new Producer({ ...common, topics: [ config.topic ] }));
+  for (let number = 0; !stopped && (config.count === 0 || number < config.count); number++) {
+    const fromMs = Date.now();
+    try {
+      const receipt = await producer.send(messageOf(number));
+      note('sent', { id: receipt.messageId, number, from_ms: fromMs });
+    } catch (error) {
+      noteError('send', error, { number, from_ms: fromMs });
+      await pause(PAUSE_AFTER_ERROR_MS);
+    }
+    if (config.pace_ms > 0) await pause(config.pace_ms);
+  }
+  return producer;
+}
+
+function simpleConsumer() {
+  return start(new SimpleConsumer({
+    ...common,
+    consumerGroup: config.group,
+    subscriptions: new Map([[ config.topic, '*' ]]),
+    awaitDuration: POLL_MS,
+  }));
+}
+
+async function receive(consumer) {
+  const askedMs = Date.now();
+  try {
+    const messages = await consumer.receive(BATCH, config.invisible_ms);
+    for (const message of messages) noteReceived(message, askedMs);
+    return messages;
+  } catch (error) {
+    noteError('receive', error);
+    await pause(PAUSE_AFTER_ERROR_MS);
+    return [];
+  }
+}
+
+async function acknowledge(consumer, message) {
+  try {
+    await consumer.ack(message);
+    note('acked', { id: message.messageId, attempt: message.deliveryAttempt });
+    return true;
+  } catch (error) {
+    noteError('ack', error, { id: message.messageId });
+    return false;
+  }
+}
+
+async function simple() {
+  const consumer = await simpleConsumer();
+  while (!stopped) {
+    for (const message of await receive(consumer)) await acknowledge(consumer, message);
+  }
+  return consumer;
+}
+
+async function hide(consumer, message) {
+  try {
+    await consumer.changeInvisibleDuration(message, config.hide_ms);
+    note('hidden', { id: message.messageId, attempt: message.deliveryAttempt });
+  } catch (error) {
+    noteError('hide', error, { id: message.messageId });
+  }
+}
+
+async function invisible() {
+  const consumer = await simpleConsumer();
+  let acked = 0;
+  while (!stopped && acked < config.count) {
+    for (const message of await receive(consumer)) {
+      if (message.deliveryAttempt === 1) await hide(consumer, message);
+      else acked += await acknowledge(consumer, message);
+    }
+  }
+  return consumer;
+}
+
+async function push() {
+  const messageListener = {
+    async consume(message) {
+      noteReceived(message, Date.now());
+      return ConsumeResult.SUCCESS;
+    },
+  };
+  const consumer = await start(new PushConsumer({
+    ...common,
+    consumerGroup: config.group,
+    subscriptions: new Map([[ config.topic, '*' ]]),
+    messageListener,
+  }));
+  await stopping;
+  return consumer;
+}
+
+async function main() {
+  const client = await { send, simple, push, invisible }[command]();
+  try {
+    await client.shutdown();
+  } catch (error) {
+    noteError('stop', error);
+  }
+  note('done');
+  process.exit(0);
+}
+
+main();

@@ -1,0 +1,243 @@
+//! Drives the official Rust client. `tests/common/driver.rs` tells commands, fields and events.
+//!
+//! Version 5.0.0 has no push consumer and cannot change an invisible duration.
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rocketmq::conf::{ClientOption, ProducerOption, SimpleConsumerOption};
+use rocketmq::error::ClientError;
+use rocketmq::model::common::{FilterExpression, FilterType};
+use rocketmq::model::message::{Message, MessageBuilder, MessageView};
+use rocketmq::{Producer, SimpleConsumer};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+const BATCH: i32 = 32;
+/// The client gives its poll as long as it asks the server to wait, so this is its deadline too.
+const POLL: Duration = Duration::from_secs(3);
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
+
+#[derive(Deserialize)]
+struct Config {
+    endpoint: String,
+    topic: String,
+    group: String,
+    count: u64,
+    pace_ms: u64,
+    start_ms: u64,
+    invisible_ms: u64,
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+    u64::try_from(since.as_millis()).expect("milliseconds fit")
+}
+
+fn note(event: &str, fields: Value) {
+    let mut line = Map::new();
+    line.insert("event".to_owned(), event.into());
+    line.insert("at_ms".to_owned(), now_ms().into());
+    if let Value::Object(fields) = fields {
+        line.extend(fields);
+    }
+    let mut out = std::io::stdout().lock();
+    let written = writeln!(out, "{}", Value::Object(line)).and_then(|()| out.flush());
+    if written.is_err() {
+        std::process::exit(1);
+    }
+}
+
+fn note_error(what: &str, text: &str, mut fields: Value) {
+    fields["what"] = what.into();
+    fields["text"] = text.into();
+    note("error", fields);
+}
+
+/// In a task of its own, since the client panics where it cannot reach a broker of its route.
+async fn guarded<T: Send + 'static>(
+    call: impl Future<Output = Result<T, ClientError>> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::spawn(call).await {
+        Ok(answer) => answer.map_err(|error| format!("{error:?}")),
+        Err(panic) => Err(panic.to_string()),
+    }
+}
+
+struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    fn on_end_of_input() -> Self {
+        let (stop, stopped) = watch::channel(false);
+        std::thread::spawn(move || {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            stop.send_replace(true);
+        });
+        Self(stopped)
+    }
+
+    fn is_set(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    async fn pause(&mut self, length: Duration) {
+        tokio::select! {
+            () = sleep(length) => (),
+            _ = self.0.wait_for(|stopped| *stopped) => (),
+        }
+    }
+}
+
+fn client_option(config: &Config) -> ClientOption {
+    let mut option = ClientOption::default();
+    option.set_access_url(&config.endpoint);
+    option.set_long_polling_timeout(POLL);
+    option
+}
+
+/// A client that does not start must not hang its test.
+async fn start<C>(config: &Config, starting: impl Future<Output = Result<C, ClientError>>) -> C {
+    let text = match timeout(Duration::from_millis(config.start_ms), starting).await {
+        Ok(Ok(client)) => {
+            note("started", json!({}));
+            return client;
+        }
+        Ok(Err(error)) => format!("{error:?}"),
+        Err(_) => format!("not started within {} ms", config.start_ms),
+    };
+    note_error("start", &text, json!({}));
+    std::process::exit(1);
+}
+
+fn message_of(topic: &str, number: u64) -> Result<impl Message + use<>, ClientError> {
+    let length = 1 + number * 37 % 1024;
+    let body = (0..length).map(|i| (number * 31 + i * 7).to_be_bytes()[7]).collect();
+    let properties = [
+        ("number", number.to_string()),
+        ("town", "Zürich 東京".to_owned()),
+        ("a=b", " spaced; \"quoted\" \\ ".to_owned()),
+    ];
+    MessageBuilder::builder()
+        .set_topic(topic)
+        .set_body(body)
+        .set_tag(format!("tag-{}", number % 5))
+        .set_keys(vec![format!("key-{number}"), format!("ten-{}", number / 10)])
+        .set_properties(properties.into_iter().collect())
+        .build()
+}
+
+async fn send(config: &Config, mut stop: Stop) {
+    let producer = start(config, async {
+        let mut option = ProducerOption::default();
+        option.set_topics(vec![config.topic.as_str()]);
+        let mut producer = Producer::new(option, client_option(config))?;
+        producer.start().await.map(|()| producer)
+    });
+    let producer = Arc::new(producer.await);
+    let mut number = 0;
+    while !stop.is_set() && (config.count == 0 || number < config.count) {
+        let (sender, topic, from_ms) = (producer.clone(), config.topic.clone(), now_ms());
+        let sent = guarded(async move { sender.send(message_of(&topic, number)?).await }).await;
+        match sent {
+            Ok(receipt) => {
+                let id = receipt.message_id();
+                note("sent", json!({ "id": id, "number": number, "from_ms": from_ms }));
+            }
+            Err(text) => {
+                note_error("send", &text, json!({ "number": number, "from_ms": from_ms }));
+                stop.pause(PAUSE_AFTER_ERROR).await;
+            }
+        }
+        number += 1;
+        stop.pause(Duration::from_millis(config.pace_ms)).await;
+    }
+    if let Some(producer) = Arc::into_inner(producer) {
+        note_stop(producer.shutdown().await);
+    }
+}
+
+fn note_stop(stopped: Result<(), ClientError>) {
+    if let Err(error) = stopped {
+        note_error("stop", &format!("{error:?}"), json!({}));
+    }
+}
+
+fn note_received(message: &MessageView, asked_ms: u64) {
+    let mut keys = message.keys().to_vec();
+    keys.sort();
+    let body: String = message.body().iter().map(|byte| format!("{byte:02x}")).collect();
+    let line = json!({
+        "id": message.message_id(),
+        "attempt": message.delivery_attempt(),
+        "asked_ms": asked_ms,
+        "body": body,
+        "tag": message.tag(),
+        "keys": keys,
+        "properties": message.properties(),
+        // The client does not look at the digest.
+        "corrupted": false,
+    });
+    note("received", line);
+}
+
+async fn simple(config: &Config, mut stop: Stop) {
+    let consumer = start(config, async {
+        let mut option = SimpleConsumerOption::default();
+        option.set_consumer_group(&config.group);
+        option.set_topics(vec![config.topic.as_str()]);
+        let mut consumer = SimpleConsumer::new(option, client_option(config))?;
+        consumer.start().await.map(|()| consumer)
+    });
+    let consumer = Arc::new(consumer.await);
+    while !stop.is_set() {
+        let (asked_ms, invisible) = (now_ms(), Duration::from_millis(config.invisible_ms));
+        let (receiver, topic) = (consumer.clone(), config.topic.clone());
+        let received = guarded(async move {
+            let all = FilterExpression::new(FilterType::Tag, "*");
+            receiver.receive_with(topic, &all, BATCH, invisible).await
+        });
+        match received.await {
+            Ok(messages) => {
+                messages.iter().for_each(|message| note_received(message, asked_ms));
+                acknowledge(&consumer, messages).await;
+            }
+            Err(text) => {
+                note_error("receive", &text, json!({}));
+                stop.pause(PAUSE_AFTER_ERROR).await;
+            }
+        }
+    }
+    if let Some(consumer) = Arc::into_inner(consumer) {
+        note_stop(consumer.shutdown().await);
+    }
+}
+
+async fn acknowledge(consumer: &Arc<SimpleConsumer>, messages: Vec<MessageView>) {
+    for message in messages {
+        let (id, attempt) = (message.message_id().to_owned(), message.delivery_attempt());
+        let acker = consumer.clone();
+        match guarded(async move { acker.ack(&message).await }).await {
+            Ok(()) => note("acked", json!({ "id": id, "attempt": attempt })),
+            Err(text) => note_error("ack", &text, json!({ "id": id })),
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    let mut words = std::env::args().skip(1);
+    let (command, config) = (words.next().expect("a command"), words.next().expect("its fields"));
+    let config: Config = serde_json::from_str(&config).expect("the fields of every command");
+    let stop = Stop::on_end_of_input();
+    match command.as_str() {
+        "send" => send(&config, stop).await,
+        "simple" => simple(&config, stop).await,
+        other => panic!("this client cannot {other}"),
+    }
+    note("done", json!({}));
+    std::process::exit(0);
+}

@@ -1,0 +1,189 @@
+//! The official clients in five languages, unmodified, and the drivers that the tests run.
+//!
+//! Each is installed from the lock file beside its driver into `target/clients`, once for all
+//! tests; a tool or a client that is missing is a failure, never a skip.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha512};
+
+use super::clients::{manifest_dir, python, python_script, run, target_dir};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    Python,
+    Node,
+    Java,
+    Go,
+    Rust,
+}
+
+impl Client {
+    /// Installs what is not installed yet; the driver, which wants its command and its fields.
+    pub(crate) fn driver(self, home: &Path) -> Command {
+        let mut command = match self {
+            Self::Python => {
+                let mut command = Command::new(python());
+                command.arg("-B").arg(python_script("driver.py"));
+                command
+            }
+            Self::Node => node(),
+            Self::Java => java(home),
+            Self::Go => Command::new(go()),
+            Self::Rust => {
+                let mut command = Command::new(rust());
+                // Each error of the client would carry one.
+                command.env_remove("RUST_BACKTRACE");
+                command
+            }
+        };
+        // The clients log into the home folder.
+        command.env("HOME", home);
+        command
+    }
+
+    /// Version 5.0.0 of the Rust client has neither.
+    pub(crate) fn has_push(self) -> bool {
+        self != Self::Rust
+    }
+
+    pub(crate) fn changes_invisible(self) -> bool {
+        self != Self::Rust
+    }
+
+    /// The Rust client takes the flag but attaches no TLS configuration to its connection.
+    pub(crate) fn speaks_tls(self) -> bool {
+        self != Self::Rust
+    }
+
+    /// Python and Node verify the server's certificate; Java and Go trust any.
+    pub(crate) fn verifies_tls(self) -> bool {
+        matches!(self, Self::Python | Self::Node)
+    }
+}
+
+fn sources(language: &str) -> PathBuf {
+    manifest_dir().join("tests/clients").join(language)
+}
+
+/// Runs `install` with `target/clients/<language>` unless it was done for these very sources.
+/// Tests that run at the same time wait for the one that installs.
+fn installed(language: &str, files: &[&str], install: impl FnOnce(&Path)) -> PathBuf {
+    let folder = target_dir().join("clients").join(language);
+    fs::create_dir_all(&folder).expect("target/clients can be created");
+    let guard = File::create(folder.with_extension("lock")).expect("the lock can be created");
+    guard.lock().expect("the lock can be taken");
+
+    let read = |file: &&str| fs::read_to_string(sources(language).join(file));
+    let wanted: String =
+        files.iter().map(|file| read(file).unwrap_or_else(|e| panic!("{file}: {e}"))).collect();
+    // The stamp is written last, so an install that was cut off is done again.
+    let stamp = folder.join("installed.stamp");
+    if !fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        install(&folder);
+        fs::write(&stamp, wanted).expect("the stamp can be written");
+    }
+    folder
+}
+
+fn node() -> Command {
+    let files = ["package.json", "package-lock.json"];
+    let folder = installed("node", &files, |folder| {
+        for file in files {
+            fs::copy(sources("node").join(file), folder.join(file)).expect("a file can be copied");
+        }
+        run(Command::new("npm")
+            .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
+            .arg("--cache")
+            .arg(folder.join("cache"))
+            .current_dir(folder));
+    });
+    let mut command = Command::new("node");
+    command.arg(sources("node").join("driver.js")).env("NODE_PATH", folder.join("node_modules"));
+    command
+}
+
+fn java(home: &Path) -> Command {
+    let folder = installed("java", &["pom.xml", "jars.sha512", "Driver.java"], install_java);
+    let class_path = format!("{0}/classes:{0}/jars/*", folder.display());
+    let mut command = Command::new("java");
+    command
+        // It starts in half the time, and five run on two cores.
+        .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
+        .arg(format!("-Duser.home={}", home.display()))
+        .args(["-cp", &class_path, "Driver"]);
+    command
+}
+
+fn install_java(folder: &Path) {
+    let (jars, classes) = (folder.join("jars"), folder.join("classes"));
+    for built in [&jars, &classes] {
+        let _ = fs::remove_dir_all(built);
+        fs::create_dir_all(built).expect("a folder can be created");
+    }
+    run(Command::new("mvn")
+        .args(["--batch-mode", "--quiet", "dependency:copy-dependencies"])
+        .arg(format!("-Dmaven.repo.local={}", folder.join("repository").display()))
+        .arg(format!("-DoutputDirectory={}", jars.display()))
+        .arg("--file")
+        .arg(sources("java").join("pom.xml")));
+    let wanted = fs::read_to_string(sources("java").join("jars.sha512")).expect("it was read");
+    assert_eq!(checksums(&jars), wanted, "the jars are not those of jars.sha512");
+    run(Command::new("javac")
+        .args(["-encoding", "UTF-8", "-d"])
+        .arg(&classes)
+        .arg("-cp")
+        .arg(jars.join("*"))
+        .arg(sources("java").join("Driver.java")));
+}
+
+/// As `sha512sum *` prints it.
+fn checksums(folder: &Path) -> String {
+    let entries = fs::read_dir(folder).expect("the folder can be read");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry can be read")).collect();
+    files.sort_by_key(fs::DirEntry::file_name);
+    let mut lines = String::new();
+    for file in files {
+        let bytes = fs::read(file.path()).expect("a file can be read");
+        for byte in Sha512::digest(bytes) {
+            write!(lines, "{byte:02x}").expect("a string takes anything");
+        }
+        writeln!(lines, "  {}", file.file_name().display()).expect("a string takes anything");
+    }
+    lines
+}
+
+fn go() -> PathBuf {
+    let folder = installed("go", &["go.mod", "go.sum", "main.go"], |folder| {
+        run(Command::new("go")
+            .args(["build", "-mod=readonly", "-modcacherw", "-buildvcs=false", "-o"])
+            .arg(folder.join("driver"))
+            .arg(".")
+            .current_dir(sources("go"))
+            .env("GOFLAGS", "")
+            // Never another toolchain than the one that is here.
+            .env("GOTOOLCHAIN", "local")
+            .env("GOPATH", folder.join("path"))
+            .env("GOMODCACHE", folder.join("modules"))
+            .env("GOCACHE", folder.join("cache")));
+    });
+    folder.join("driver")
+}
+
+fn rust() -> PathBuf {
+    let files = ["Cargo.toml", "Cargo.lock", "src/main.rs"];
+    let folder = installed("rust", &files, |folder| {
+        run(Command::new("cargo")
+            .args(["build", "--locked", "--quiet", "--manifest-path"])
+            .arg(sources("rust").join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(folder)
+            // Flags for RaftMQ's own build are not for the client's.
+            .env_remove("RUSTFLAGS")
+            .env_remove("CARGO_ENCODED_RUSTFLAGS"));
+    });
+    folder.join("debug/raftmq-client-driver")
+}
