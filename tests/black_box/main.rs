@@ -12,10 +12,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod client_matrix;
 mod crash;
 mod damage;
 mod first_start;
 mod limits;
 mod malformed;
+mod proto_descriptor;
 mod python_client;
 mod storm;

@@ -4,15 +4,6 @@
 //! last one prints it whole (`--nocapture`). `n/a` is what the client itself does not have.
 //! `RAFTMQ_KILLS` is how often a leader is killed under each client's load, 1 unless set.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test that cannot go on fails, and its figures are printed"
-)]
-
-#[expect(dead_code, reason = "the other black-box binary uses the rest")]
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,12 +13,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 
-use common::cluster::{Cluster, Node, PATIENCE, Plan, check_ready, kill, wait_drained};
-use common::driver::{Content, Received, Task, Told};
-use common::driver::{count, errors, received, received_ids, sent, told};
-use common::official::Client;
-use common::script::Script;
-use common::until;
+use crate::common::cluster::{Cluster, Node, PATIENCE, Plan, check_ready, kill, wait_drained};
+use crate::common::driver::{Content, Received, Task, Told};
+use crate::common::driver::{count, errors, received, received_ids, sent, told};
+use crate::common::official::Client;
+use crate::common::script::Script;
+use crate::common::until;
 
 /// Whether a node serves TLS beside plaintext on its one port.
 const TLS_IS_SERVED: bool = false;

@@ -4,9 +4,6 @@
 //! and silently lose a field. Every fact of the client's copy must be in ours, and ours may hold
 //! more only where the newer specification does.
 
-#[path = "common/clients.rs"]
-mod clients;
-
 use std::collections::BTreeMap;
 use std::process::Command;
 
@@ -15,9 +12,11 @@ use prost_types::field_descriptor_proto::Label;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 use raftmq::wire;
 
+use crate::common::clients;
+
 /// What the specification gained after the client copied it, fact by fact: a client property, the
 /// code for a bad one, and most of RocketMQ's Admin service.
-const NEWER_THAN_CLIENT: &str = include_str!("clients/python/newer_than_client.txt");
+const NEWER_THAN_CLIENT: &str = include_str!("../clients/python/newer_than_client.txt");
 
 #[test]
 fn every_fact_of_the_official_client_is_ours_too() {
