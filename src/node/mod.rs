@@ -1,7 +1,7 @@
 //! One running node: everything that the rooms offer, put together from a [`Config`].
 //!
 //! What it is: the composition root. It starts every long task, owns it, and awaits its end.
-//! Promises: the first failure wins and is what [`run`] answers; a told stop hands leadership over
+//! Promises: the first failure wins and is what [`run()`] answers; a told stop hands leadership over
 //! first and leaves nothing running; two processes never share a data directory.
 //! Never: a decision about messages, or a loop that nobody awaits.
 //! Start reading at `run` for the order of starting and stopping.
