@@ -59,6 +59,14 @@ impl Script {
         });
     }
 
+    /// Ends it now, with what it was in the middle of; all that it wrote.
+    pub(crate) fn cut(mut self) -> Vec<Value> {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.lines();
+        std::mem::take(&mut self.lines)
+    }
+
     /// Closes its input and waits until it has ended; all that it wrote.
     pub(crate) fn finish(mut self) -> Vec<Value> {
         drop(self.child.stdin.take());
