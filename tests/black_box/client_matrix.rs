@@ -28,7 +28,7 @@ const TLS_IS_SERVED: bool = false;
 
 const MESSAGES: u64 = 200;
 const HIDDEN: u64 = 3;
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(90);
 /// Receipts between two kills, so that each one hits a cluster at work.
 const LOAD_BETWEEN: usize = 100;
 const LOAD_PACE_MS: u64 = 5;

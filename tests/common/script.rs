@@ -54,7 +54,10 @@ impl Script {
             match (enough(lines), ended) {
                 (true, _) => Ok(()),
                 (false, None) => Err(format!("{} lines", lines.len())),
-                (false, Some(status)) => panic!("{what}: the script ended with {status}"),
+                (false, Some(status)) => {
+                    let last = lines.last();
+                    panic!("{what}: the script ended with {status}; its last line: {last:?}");
+                }
             }
         });
     }
