@@ -7,7 +7,6 @@
 //! `RAFTMQ_KILLS` is how often a leader is killed under each client's load, 1 unless set.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -243,21 +242,15 @@ impl Stand {
         format!("attempt 2 after {} ms", waits.iter().max().unwrap())
     }
 
-    /// The certificates that the nodes made at their first start, in one file.
-    fn certificates(&self) -> PathBuf {
-        let node = |node: &Node| self.cluster.data().join(format!("node-{}", node.node));
-        let read =
-            |node: PathBuf| fs::read_to_string(node.join("tls").join("certificate.pem")).unwrap();
-        let all: String = self.cluster.nodes().iter().map(node).map(read).collect();
-        let bundle = self.cluster.folder().join("certificates.pem");
-        fs::write(&bundle, all).unwrap();
-        bundle
+    /// Where a node keeps the certificate that it made at its first start.
+    fn certificate(&self) -> PathBuf {
+        self.cluster.data().join("tls").join("certificate.pem")
     }
 
     fn use_tls(&self) -> String {
         self.create_topic("secret");
-        let certificates = self.certificates();
-        let tls = Some(certificates.as_path());
+        let certificate = self.certificate();
+        let tls = Some(certificate.as_path());
         let send = Task { count: 20, tls, ..self.task("send", "secret", "") };
         let wanted = self.send_all(&send, "send-tls");
         let simple = Task { tls, ..self.task("simple", "secret", "readers") };
