@@ -1,7 +1,7 @@
 //! Every official client, unmodified, through the same stories against three nodes.
 //!
-//! One test for each client, in which each adds its row to one table and prints what is there so far, so that the
-//! last one prints it whole (`--nocapture`). `n/a` is what the client itself does not have.
+//! Each client's test adds its row to one table and prints what is there so far, so that the last
+//! one prints it whole (`--nocapture`). `n/a` is what the client itself does not have.
 //! Where a client stalls by its own rules, the line below the table says which.
 //!
 //! `RAFTMQ_KILLS` is how often a leader is killed under each client's load, 1 unless set.
@@ -51,26 +51,31 @@ type Row = [String; COLUMNS.len()];
 static TABLE: Mutex<Vec<Row>> = Mutex::new(Vec::new());
 
 #[test]
+#[ignore = "takes minutes; by hand: cargo test --test black_box client_matrix -- --ignored"]
 fn python() {
     run_all(Client::Python);
 }
 
 #[test]
+#[ignore = "takes minutes; by hand: cargo test --test black_box client_matrix -- --ignored"]
 fn node() {
     run_all(Client::Node);
 }
 
 #[test]
+#[ignore = "takes minutes; by hand: cargo test --test black_box client_matrix -- --ignored"]
 fn java() {
     run_all(Client::Java);
 }
 
 #[test]
+#[ignore = "takes minutes; by hand: cargo test --test black_box client_matrix -- --ignored"]
 fn go() {
     run_all(Client::Go);
 }
 
 #[test]
+#[ignore = "takes minutes; by hand: cargo test --test black_box client_matrix -- --ignored"]
 fn rust() {
     run_all(Client::Rust);
 }
