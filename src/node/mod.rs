@@ -6,6 +6,7 @@
 //! Never: a decision about messages, or a loop that nobody awaits.
 //! Start reading at `run` for the order of starting and stopping.
 
+pub mod certificate;
 mod error;
 mod gauges;
 mod live;
@@ -17,6 +18,7 @@ mod run;
 mod scrub;
 mod signals;
 mod tasks;
+mod tls;
 
 pub use error::NodeError;
 pub use parent::end_with_parent;

@@ -23,7 +23,7 @@ use crate::common::script::Script;
 use crate::common::until;
 
 /// Whether a node serves TLS beside plaintext on its one port.
-const TLS_IS_SERVED: bool = false;
+const TLS_IS_SERVED: bool = true;
 
 const MESSAGES: u64 = 200;
 const HIDDEN: u64 = 3;
