@@ -1,5 +1,7 @@
 //! What this node's broker answers to other nodes' brokers.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -8,12 +10,15 @@ use crate::broker::api::ClientKind;
 use crate::broker::remote::{Declined, Question, encode_parcels};
 use crate::filter::TagFilter;
 
+/// No forwarded poll waits longer, whatever the bytes say; protocols allow less.
+const FORWARDED_POLL_MAX: Duration = Duration::from_secs(60);
+
 impl Broker {
     /// Answers a peer's request, which came without its first byte ([`super::ASKED_OF_BROKER`]).
     pub async fn answer(&self, question: Bytes) -> Bytes {
         match Question::decode(question) {
             Ok(Question::Receive(request)) => {
-                let deadline = Instant::now() + request.poll;
+                let deadline = Instant::now() + request.poll.min(FORWARDED_POLL_MAX);
                 let result = match TagFilter::parse(&request.filter) {
                     Ok(filter) => self.receive_here(&request, &filter, deadline).await,
                     Err(error) => Err(unreadable(&error)),

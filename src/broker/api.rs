@@ -187,7 +187,7 @@ pub struct NodeStatus {
     pub applied: Option<u64>,
     /// Of everything that replicas must agree on, at the audit's index.
     pub state_hash: Option<u64>,
-    /// Of every queue unit, at the audit's index.
+    /// Of every queue unit, at the audit's index; `None` too when an entry came right after it.
     pub units_hash: Option<u64>,
     pub grpc: String,
     pub error: Option<String>,

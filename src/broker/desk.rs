@@ -1,7 +1,7 @@
 //! A desk for each group and topic: which messages are about to be handed out, and which nobody
 //! wants. Local to the leader and lost with it; apply decides in the end.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +11,27 @@ use parking_lot::Mutex;
 use crate::base::{GroupId, QueueId, QueueOffset, TopicId};
 use crate::command::{Grant, Skip, Take, Unit};
 use crate::filter::TagFilter;
-use crate::machine::{PENDING_PER_QUEUE_MAX, QueueView, State};
+use crate::machine::{PENDING_PER_QUEUE_MAX, QueueView, State, VIEW_MAX};
 
 /// Units read from a queue at a time.
 const SCAN_CHUNK: usize = 256;
 /// Units looked at in one receive before it answers with what it has; a long run of messages that
 /// nobody wants must not hold the state for long.
 const SCAN_MAX: usize = 8192;
+/// Skips that one checkout carries at most, so that many checkouts fit into one entry.
+const SKIPS_MAX: usize = 64;
+/// Unwanted runs of a queue that are remembered at most. One beyond is not logged as skipped, which
+/// costs the group a gap and no message.
+const RUNS_MAX: usize = 1024;
+/// Look-alikes of a filter that are remembered at most; forgetting them costs reading them again.
+const LOOK_ALIKES_MAX: usize = 65_536;
+
+/// Unwanted runs get an entry of their own after this time …
+const SKIP_AGE: Duration = Duration::from_secs(10);
+/// … or when they are this long together (rule R21 gives both numbers).
+const SKIP_LENGTH: u64 = 64 << 10;
 
 type SharedDesk = Arc<Mutex<Desk>>;
-
-/// A run that nobody wants gets an entry of its own after this time …
-const SKIP_AGE: Duration = Duration::from_secs(10);
-/// … or when it is this long (rule R21 gives both numbers).
-const SKIP_LENGTH: u64 = 64 << 10;
 
 /// All desks of a node.
 #[derive(Debug, Default)]
@@ -36,12 +43,25 @@ pub(super) struct Desks {
 pub(super) struct Desk {
     /// Offered in a checkout that is under way.
     reserved: HashMap<QueueId, BTreeSet<QueueOffset>>,
-    /// Runs from a queue's `next` that no subscription of `skip_version` wants, not logged yet,
-    /// and since when (monotonic) there has been something to log.
-    skipped: HashMap<QueueId, (Skip, Duration)>,
-    skip_version: u32,
+    /// Runs that no live filter wants, not logged yet: start to end, exclusive.
+    unwanted: HashMap<QueueId, BTreeMap<QueueOffset, QueueOffset>>,
+    /// By the normal text of a filter.
+    progress: HashMap<String, Progress>,
+    /// Since when (monotonic) a queue has had unwanted runs to log, as the rounds saw it.
+    unlogged: HashMap<QueueId, Duration>,
+    /// The subscriptions that `unwanted` and `progress` hold for.
+    version: u32,
     /// The queue to look at first, so that all get their turn.
     turn: u32,
+}
+
+/// What is known of one filter, so that no receive looks at the same messages again.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Below this offset nothing matches that was never handed out.
+    looked: HashMap<QueueId, QueueOffset>,
+    /// Messages whose tag has the hash of a wanted tag and is another.
+    look_alikes: BTreeSet<(QueueId, QueueOffset)>,
 }
 
 /// What one receive may take, and what it wants.
@@ -51,9 +71,9 @@ pub(super) struct Wish<'a> {
     pub(super) topic: TopicId,
     pub(super) queues: u32,
     pub(super) filter: &'a TagFilter,
+    /// The filter's normal text.
+    pub(super) filter_text: &'a str,
     pub(super) batch: usize,
-    /// Monotonic.
-    pub(super) now: Duration,
 }
 
 /// What a scan found; the grants are reserved until [`Desk::settle`].
@@ -78,18 +98,30 @@ impl Desks {
         all
     }
 
-    /// At step-down, or when a topic or group is gone.
+    /// At step-down: what was known locally is void.
     pub(super) fn clear(&self) {
         self.by_pair.lock().clear();
+    }
+
+    /// Drops the desks of topics and groups that are gone.
+    pub(super) fn keep(&self, exists: impl Fn(GroupId, TopicId) -> bool) {
+        self.by_pair.lock().retain(|(group, topic), _| exists(*group, *topic));
     }
 }
 
 /// One queue's part of a scan.
 struct Scan<'a> {
+    state: &'a State,
     live: &'a [Option<TagFilter>],
     wish: &'a Wish<'a>,
-    view: QueueView,
-    take: Take,
+    queue: QueueId,
+    reserved: Option<&'a BTreeSet<QueueOffset>>,
+    unwanted: &'a mut BTreeMap<QueueOffset, QueueOffset>,
+    look_alikes: &'a mut BTreeSet<(QueueId, QueueOffset)>,
+    /// Moves on over what does not match, and stays at the first that does.
+    looked: QueueOffset,
+    matched: bool,
+    grants: Vec<Grant>,
     room: usize,
     budget: usize,
 }
@@ -98,32 +130,44 @@ impl Desk {
     /// Picks what this receive may have, redeliveries first, and reserves it.
     pub(super) fn find(&mut self, state: &State, wish: &Wish<'_>) -> io::Result<Found> {
         let (version, expressions) = state.subscriptions(wish.group, wish.topic);
-        if version != self.skip_version {
-            self.skipped.clear();
-            self.skip_version = version;
+        if version != self.version {
+            self.unwanted.clear();
+            self.unlogged.clear();
+            self.progress.clear();
+            self.version = version;
         }
         // `None` is what cannot be parsed: not written by this version, so it may want anything.
         let live: Vec<Option<TagFilter>> =
             expressions.iter().map(|text| TagFilter::parse(text).ok()).collect();
+        let progress = self.progress.entry(wish.filter_text.to_owned()).or_default();
         let mut found = Found::default();
         let mut budget = SCAN_MAX;
+        let mut skips = SKIPS_MAX;
         for step in 0..wish.queues {
             let queue = QueueId::new((self.turn.wrapping_add(step)) % wish.queues);
+            let unwanted = self.unwanted.entry(queue).or_default();
             let mut scan = Scan {
+                state,
                 live: &live,
                 wish,
-                view: state.view(wish.group, wish.topic, queue),
-                take: Take { queue, skips: Vec::new(), grants: Vec::new() },
+                queue,
+                reserved: self.reserved.get(&queue),
+                unwanted: &mut *unwanted,
+                look_alikes: &mut progress.look_alikes,
+                looked: progress.looked.get(&queue).copied().unwrap_or_default(),
+                matched: false,
+                grants: Vec::new(),
                 room: wish.batch - found.grants,
                 budget,
             };
-            self.scan_queue(state, &mut scan)?;
+            scan.run()?;
             budget = scan.budget;
-            found.grants += scan.take.grants.len();
-            if !scan.take.grants.is_empty() {
-                let reserved = self.reserved.entry(queue).or_default();
-                reserved.extend(scan.take.grants.iter().map(|grant| grant.offset));
-                found.takes.push(scan.take);
+            let (looked, grants) = (scan.looked, scan.grants);
+            progress.looked.insert(queue, looked);
+            found.grants += grants.len();
+            if !grants.is_empty() {
+                let skips = take_skips(unwanted, &mut skips);
+                found.takes.push(Take { queue, skips, grants });
             }
             if found.grants == wish.batch || budget == 0 {
                 found.more = true;
@@ -131,130 +175,46 @@ impl Desk {
             }
         }
         self.turn = self.turn.wrapping_add(1);
+        // Only now: a queue that cannot be read must not leave others reserved.
+        for take in &found.takes {
+            let reserved = self.reserved.entry(take.queue).or_default();
+            reserved.extend(take.grants.iter().map(|grant| grant.offset));
+        }
         Ok(found)
     }
 
-    fn scan_queue(&mut self, state: &State, scan: &mut Scan<'_>) -> io::Result<()> {
-        let queue = scan.take.queue;
-        for index in 0..scan.view.ready.len() {
-            if scan.room == 0 {
-                return Ok(());
-            }
-            let ready = scan.view.ready[index];
-            let wanted = scan.wish.filter.may_match(ready.unit.tag_hash);
-            if wanted && !self.is_reserved(queue, ready.offset) {
-                scan.grant(ready.offset, ready.unit);
-            }
+    /// The message's tag is none of the filter's, though it has the hash of one.
+    pub(super) fn note_look_alike(&mut self, filter: &str, queue: QueueId, offset: QueueOffset) {
+        let known = &mut self.progress.entry(filter.to_owned()).or_default().look_alikes;
+        if known.len() >= LOOK_ALIKES_MAX {
+            known.clear();
         }
-        for index in 0..scan.view.free.len() {
-            let (from, to) = scan.view.free[index];
-            self.scan_range(state, scan, from, to)?;
-        }
-        if scan.view.in_flight >= PENDING_PER_QUEUE_MAX {
-            return Ok(());
-        }
-        self.scan_new(state, scan)
+        known.insert((queue, offset));
     }
 
-    /// Offsets below the group's `next` that were passed over for other members.
-    fn scan_range(
-        &mut self,
-        state: &State,
-        scan: &mut Scan<'_>,
-        from: QueueOffset,
-        to: QueueOffset,
-    ) -> io::Result<()> {
-        let queue = scan.take.queue;
-        let mut at = from;
-        while at < to && scan.room > 0 && scan.budget > 0 {
-            let want = SCAN_CHUNK.min(usize::try_from(to.since(at)).unwrap_or(SCAN_CHUNK));
-            let units = state.units(scan.wish.topic, queue, at, want)?;
-            if units.is_empty() {
-                break;
-            }
-            for unit in units {
-                if scan.room == 0 || scan.budget == 0 {
-                    break;
-                }
-                scan.budget -= 1;
-                if !self.is_reserved(queue, at) {
-                    if scan.wish.filter.may_match(unit.tag_hash) {
-                        scan.grant(at, unit);
-                    } else if scan.nobody_wants(unit) {
-                        scan.skip(at);
-                    }
-                }
-                at = at.next();
-            }
-        }
-        Ok(())
-    }
-
-    /// Offsets from the group's `next` on; a run at its start that nobody wants is remembered, so
-    /// that the next receive does not look at it again.
-    fn scan_new(&mut self, state: &State, scan: &mut Scan<'_>) -> io::Result<()> {
-        let queue = scan.take.queue;
-        let end = state.queue_end(scan.wish.topic, queue);
-        let mut at = scan.view.next;
-        if let Some((skip, _)) = self.skipped.get(&queue) {
-            if skip.from <= at && skip.to > at {
-                at = skip.to;
-            } else if skip.to <= at {
-                self.skipped.remove(&queue);
-            }
-        }
-        let mut in_front = true;
-        while at < end && scan.room > 0 && scan.budget > 0 {
-            let units = state.units(scan.wish.topic, queue, at, SCAN_CHUNK)?;
-            assert!(!units.is_empty(), "queue {queue} has no unit at {at} though it ends at {end}");
-            for unit in units {
-                if scan.room == 0 || scan.budget == 0 {
-                    break;
-                }
-                scan.budget -= 1;
-                if self.is_reserved(queue, at) {
-                    in_front = false;
-                } else if scan.wish.filter.may_match(unit.tag_hash) {
-                    in_front = false;
-                    scan.grant(at, unit);
-                } else if !scan.nobody_wants(unit) {
-                    in_front = false;
-                } else if in_front {
-                    let run = Skip { from: scan.view.next, to: at.next() };
-                    self.skipped.entry(queue).or_insert((run, scan.wish.now)).0 = run;
-                } else {
-                    scan.skip(at);
-                }
-                at = at.next();
-            }
-        }
-        if let Some((skip, _)) = self.skipped.get(&queue)
-            && !scan.take.grants.is_empty()
-        {
-            scan.take.skips.push(*skip);
-        }
-        Ok(())
-    }
-
-    fn is_reserved(&self, queue: QueueId, offset: QueueOffset) -> bool {
-        self.reserved.get(&queue).is_some_and(|reserved| reserved.contains(&offset))
-    }
-
-    /// Skips that have waited long enough, or are long enough, for an entry of their own (rule
-    /// R21), with the subscription version that they hold for.
+    /// Unwanted runs that have waited long enough, or are long enough, for an entry of their own
+    /// (rule R21), with the subscription version that they hold for.
     pub(super) fn overdue_skips(&mut self, now: Duration) -> Option<(u32, Vec<Take>)> {
-        let overdue = |(_, (skip, since)): &(&QueueId, &(Skip, Duration))| {
-            now.saturating_sub(*since) >= SKIP_AGE || skip.to.since(skip.from) >= SKIP_LENGTH
-        };
-        let mut queues: Vec<QueueId> =
-            self.skipped.iter().filter(overdue).map(|(queue, _)| *queue).collect();
+        let Self { unwanted, unlogged, .. } = self;
+        unwanted.retain(|_, runs| !runs.is_empty());
+        unlogged.retain(|queue, _| unwanted.contains_key(queue));
+        let mut queues: Vec<QueueId> = unwanted.keys().copied().collect();
         queues.sort_unstable();
-        let take = |queue: QueueId| {
-            let (skip, _) = self.skipped.remove(&queue)?;
-            Some(Take { queue, skips: vec![skip], grants: Vec::new() })
-        };
-        let takes: Vec<Take> = queues.into_iter().filter_map(take).collect();
-        (!takes.is_empty()).then_some((self.skip_version, takes))
+        let mut left = SKIPS_MAX;
+        let mut takes = Vec::new();
+        for queue in queues {
+            let Some(runs) = unwanted.get_mut(&queue) else { continue };
+            let since = *unlogged.entry(queue).or_insert(now);
+            let length: u64 = runs.iter().map(|(from, to)| to.since(*from)).sum();
+            if now.saturating_sub(since) < SKIP_AGE && length < SKIP_LENGTH {
+                continue;
+            }
+            let skips = take_skips(runs, &mut left);
+            if !skips.is_empty() {
+                takes.push(Take { queue, skips, grants: Vec::new() });
+            }
+        }
+        (!takes.is_empty()).then_some((self.version, takes))
     }
 
     /// The checkout is over, whatever came of it.
@@ -271,9 +231,131 @@ impl Desk {
     }
 }
 
+/// The first of the runs, as many as are left to take, as skips of a checkout.
+fn take_skips(runs: &mut BTreeMap<QueueOffset, QueueOffset>, left: &mut usize) -> Vec<Skip> {
+    let mut skips = Vec::new();
+    while *left > 0
+        && let Some((from, to)) = runs.pop_first()
+    {
+        *left -= 1;
+        skips.push(Skip { from, to });
+    }
+    skips
+}
+
 impl Scan<'_> {
+    fn run(&mut self) -> io::Result<()> {
+        let view = self.state.view(self.wish.group, self.wish.topic, self.queue);
+        self.visible_again(&view);
+        // At the cap apply would refuse whatever was not handed out before.
+        if view.pending >= PENDING_PER_QUEUE_MAX {
+            return Ok(());
+        }
+        self.passed_by(view.next)?;
+        let end = self.state.queue_end(self.wish.topic, self.queue);
+        self.range(view.next.max(self.looked), end)
+    }
+
+    fn is_over(&self) -> bool {
+        self.room == 0 || self.budget == 0
+    }
+
+    /// All of them are looked at, however many there are: they are in memory, at most
+    /// [`PENDING_PER_QUEUE_MAX`], and a wanted one may stand behind any number of others.
+    fn visible_again(&mut self, view: &QueueView) {
+        let pair = (self.wish.group, self.wish.topic);
+        let mut page = view.ready.clone();
+        while let Some(last) = page.last().map(|ready| ready.offset) {
+            for ready in &page {
+                if self.room == 0 {
+                    return;
+                }
+                if self.wants(ready.offset, ready.unit) && !self.is_reserved(ready.offset) {
+                    self.grant(ready.offset, ready.unit);
+                }
+            }
+            page = self.state.ready_from(pair, self.queue, last.next(), VIEW_MAX);
+        }
+    }
+
+    /// Offsets below the group's `next` that were passed over for other members.
+    fn passed_by(&mut self, next: QueueOffset) -> io::Result<()> {
+        let pair = (self.wish.group, self.wish.topic);
+        let mut from = self.looked;
+        while from < next && !self.is_over() {
+            let ranges = self.state.free_from(pair, self.queue, from, VIEW_MAX);
+            let Some((_, last)) = ranges.last().copied() else { break };
+            for (start, end) in ranges {
+                self.range(start, end)?;
+            }
+            from = last;
+        }
+        Ok(())
+    }
+
+    /// Offsets `at..end`, none of which was ever handed out.
+    fn range(&mut self, mut at: QueueOffset, end: QueueOffset) -> io::Result<()> {
+        while at < end && !self.is_over() {
+            if let Some(behind) = self.behind_unwanted(at) {
+                at = behind;
+                continue;
+            }
+            let want = SCAN_CHUNK.min(usize::try_from(end.since(at)).unwrap_or(SCAN_CHUNK));
+            let units = self.state.units(self.wish.topic, self.queue, at, want)?;
+            assert!(!units.is_empty(), "queue {} has no unit at {at}, before {end}", self.queue);
+            for unit in units {
+                if self.is_over() {
+                    break;
+                }
+                self.budget -= 1;
+                self.look_at(at, unit);
+                at = at.next();
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at(&mut self, at: QueueOffset, unit: Unit) {
+        if self.wants(at, unit) {
+            self.matched = true;
+            if !self.is_reserved(at) {
+                self.grant(at, unit);
+            }
+            return;
+        }
+        if self.nobody_wants(unit) {
+            self.note_unwanted(at);
+        }
+        self.look_behind(at.next());
+    }
+
+    /// The end of the unwanted run that `at` is in.
+    fn behind_unwanted(&mut self, at: QueueOffset) -> Option<QueueOffset> {
+        let (_, to) = self.unwanted.range(..=at).next_back()?;
+        let to = *to;
+        if to <= at {
+            return None;
+        }
+        self.look_behind(to);
+        Some(to)
+    }
+
+    fn look_behind(&mut self, offset: QueueOffset) {
+        if !self.matched {
+            self.looked = self.looked.max(offset);
+        }
+    }
+
+    fn wants(&self, at: QueueOffset, unit: Unit) -> bool {
+        self.wish.filter.may_match(unit.tag_hash) && !self.look_alikes.contains(&(self.queue, at))
+    }
+
+    fn is_reserved(&self, offset: QueueOffset) -> bool {
+        self.reserved.is_some_and(|reserved| reserved.contains(&offset))
+    }
+
     fn grant(&mut self, offset: QueueOffset, unit: Unit) {
-        self.take.grants.push(Grant { offset, unit });
+        self.grants.push(Grant { offset, unit });
         self.room -= 1;
     }
 
@@ -284,10 +366,16 @@ impl Scan<'_> {
             .any(|filter| filter.as_ref().is_none_or(|filter| filter.may_match(unit.tag_hash)))
     }
 
-    fn skip(&mut self, at: QueueOffset) {
-        match self.take.skips.last_mut() {
-            Some(last) if last.to == at => last.to = at.next(),
-            _ => self.take.skips.push(Skip { from: at, to: at.next() }),
+    fn note_unwanted(&mut self, at: QueueOffset) {
+        let full = self.unwanted.len() >= RUNS_MAX;
+        let before = self.unwanted.range_mut(..=at).next_back();
+        if let Some((_, to)) = before.filter(|(_, to)| **to >= at) {
+            *to = (*to).max(at.next());
+        } else if !full {
+            self.unwanted.insert(at, at.next());
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -200,6 +200,15 @@ impl Inner {
         drop(tokio::time::timeout(pause.duration(), changed).await);
     }
 
+    /// Returns when somebody else leads.
+    async fn left_behind(&self, leader: NodeId) {
+        let mut leadership = self.group.leadership();
+        let moved = leadership.wait_for(|now| now.leader.is_some_and(|now| now != leader));
+        if moved.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     fn default_deadline(&self) -> Instant {
         Instant::now() + DEFAULT_TIMEOUT.duration()
     }

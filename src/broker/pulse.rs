@@ -25,6 +25,10 @@ const RENEW_BEFORE: Millis = Millis::from_secs(30);
 const RELEASE_AFTER: Millis = Millis::from_secs(1);
 /// Consumers seen within this time are told to the leader; two rounds, so that one may be missed.
 const TELL_AGE: Duration = Duration::from_secs(10);
+/// Checkouts that one step renews at most, so that it stays far below the largest command.
+const RENEWALS_MAX: usize = 10_000;
+/// Filters given up in one round at most, so that the round's renewals are not late.
+const GIVEN_UP_MAX: usize = 64;
 /// A delivery is renewed for this long at most, as RocketMQ's proxy does.
 const RENEW_MAX: Millis = Millis::from_secs(3 * 60 * 60);
 
@@ -111,6 +115,7 @@ async fn rounds(broker: &Broker) {
         broker.clients.expire(now);
         if broker.serving() {
             renew(broker).await;
+            forget_gone(broker);
             give_up_filters(broker).await;
             log_skips(broker, now).await;
         } else {
@@ -135,8 +140,8 @@ async fn renew(broker: &Broker) {
     }
     gone.sort();
     gone.dedup();
-    if !alive.is_empty() {
-        let renew = Renew { checkouts: alive, invisible: AUTO_RENEW_STEP };
+    for part in alive.chunks(RENEWALS_MAX) {
+        let renew = Renew { checkouts: part.to_vec(), invisible: AUTO_RENEW_STEP };
         submit(broker, Delivery::Renew(renew)).await;
     }
     for (group, consumer) in gone {
@@ -152,19 +157,24 @@ async fn submit(broker: &Broker, delivery: Delivery) {
     }
 }
 
+fn forget_gone(broker: &Broker) {
+    broker.group.read(|state| {
+        broker.desks.keep(|group, topic| {
+            state.group_by_id(group).is_some() && state.topic_by_id(topic).is_some()
+        });
+    });
+}
+
 async fn give_up_filters(broker: &Broker) {
     let now = broker.env.clock.monotonic();
     let live: Vec<Subscribe> = broker.group.read(|state| {
-        let pairs = state
-            .groups()
-            .flat_map(|group| state.topics_of(group.id).map(move |topic| (group.id, topic)));
-        pairs.flat_map(|(group, topic)| filters(state, group, topic)).collect()
+        state.subscribed().flat_map(|(group, topic)| filters(state, group, topic)).collect()
     });
     let unused = live.into_iter().filter(|Subscribe { group, topic, expression }| {
         !broker.waiters.has(*group, *topic, expression)
             && broker.subscriptions.is_unused(*group, *topic, expression, now)
     });
-    for subscribe in unused {
+    for subscribe in unused.take(GIVEN_UP_MAX) {
         broker.subscriptions.forget(subscribe.group, subscribe.topic, &subscribe.expression);
         let unsubscribe = Command::Unsubscribe(subscribe);
         if let Err(error) = broker.group.propose(unsubscribe, broker.default_deadline()).await {
@@ -216,9 +226,12 @@ impl Broker {
     pub async fn client_gone(&self, client: &ClientId, group: Option<&GroupName>) {
         self.clients.forget(client);
         let Some(group) = group else { return };
+        // A follower may not have applied the client's last checkout yet: it cannot tell that the
+        // client holds nothing.
+        let is_sure = self.serving();
         let held = self.group.read(|state| {
             let group = state.group(group)?.id;
-            (!state.checkouts_of(group, client).is_empty()).then_some(group)
+            (!is_sure || !state.checkouts_of(group, client).is_empty()).then_some(group)
         });
         if let Some(group) = held {
             let release = Release { group, consumer: client.clone(), invisible: RELEASE_AFTER };

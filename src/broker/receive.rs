@@ -1,18 +1,22 @@
 //! Taking messages for a time: long poll, checkout, delivery.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use crate::base::{GroupId, Millis, QueueId, QueueOffset, TopicId, UtcMillis};
+use crate::base::{GroupId, Millis, QueueId, QueueOffset, TopicId};
 use crate::broker::api::{Delivered, ReceiveRequest};
 use crate::broker::desk::{Desk, Found, Wish};
 use crate::broker::error::{LimitError, Overloaded, ReceiveError, Unavailable};
 use crate::broker::remote::{self, Declined, Parcel, Question};
+use crate::broker::waiters::Waiters;
 use crate::broker::{Broker, handle};
-use crate::command::{CheckedOut, Checkout, Delivery, DeliveryOutcome, Granted, Handle, Refusal};
+use crate::command::{
+    CheckedOut, Checkout, Delivery, DeliveryOutcome, Granted, Handle, Refusal, Take,
+};
 use crate::filter::TagFilter;
 use crate::message::decode_record;
 
@@ -22,10 +26,14 @@ pub const RECEIVE_BATCH_MAX: u32 = 32;
 const WAITING_MAX: usize = 100_000;
 /// How long auto-renewed messages stay hidden at a time; the leader extends it.
 pub(super) const AUTO_RENEW_STEP: Millis = Millis::from_secs(60);
-/// What one reply may carry, in bytes of records, so that it passes any client's message limit.
-const REPLY_BYTES_MAX: usize = 16 << 20;
+/// What one reply may carry, in bytes of records. With all that is told beside them it stays below
+/// the 16 MiB that one message between nodes may have.
+const REPLY_BYTES_MAX: usize = 15 << 20;
 /// How long a forwarded poll may take beyond its polling time.
 const FORWARD_GRACE: Millis = Millis::from_secs(2);
+/// Pause before messages that apply did not hand out are asked for again: a cap is reached, or
+/// another leader handed them out.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before a leader is looked for again, when the one asked says that it does not lead.
 const NO_LEADER_PAUSE: Millis = Millis::new(20);
 
@@ -78,10 +86,18 @@ impl Broker {
     ) -> Result<Vec<Parcel>, Declined> {
         let deadline = Instant::now() + request.poll + FORWARD_GRACE.duration();
         let question = Question::Receive(request.clone()).encode();
-        // A broken connection is asked again with the same attempt id (rule R22).
-        let Ok(answer) = self.ask(leader, question, deadline).await else {
-            return Err(Declined::NotLeader);
+        // A broken connection is asked again with the same attempt id (rule R22), and so is whoever
+        // leads now while the old leader hangs.
+        let answer = tokio::select! {
+            biased;
+            answer = self.ask(leader, question, deadline) => answer,
+            () = self.left_behind(leader) => return Err(Declined::NotLeader),
         };
+        let Ok(answer) = answer else { return Err(Declined::NotLeader) };
+        if answer.is_empty() {
+            // It leads, but its broker has only just come up.
+            return Err(Declined::NotLeader);
+        }
         remote::decode_parcels(answer).unwrap_or_else(|error| {
             Err(Declined::Unavailable { reason: error.to_string(), outcome_unknown: true })
         })
@@ -97,6 +113,10 @@ impl Broker {
         if self.waiters.waiting() >= WAITING_MAX {
             return Err(Declined::Busy);
         }
+        // Only a leader's state makes "does not exist" true.
+        if !self.serving() {
+            return Err(Declined::NotLeader);
+        }
         let (topic, queues) = self
             .group
             .read(|state| state.topic(&request.topic).map(|topic| (topic.id, topic.queues)))
@@ -108,15 +128,14 @@ impl Broker {
         let desk = self.desks.desk(group, topic);
         let normal = filter.normal();
         self.subscriptions.touch(group, topic, &normal, self.env.clock.monotonic());
-        let mut waiter = self.waiters.join(topic, group, &normal);
+        let waiter = self.waiters.join(topic, group, &normal);
         loop {
             if !self.serving() {
                 return Err(Declined::NotLeader);
             }
             self.ensure_subscribed(group, topic, &normal).await?;
             let batch = request.batch as usize;
-            let now = self.env.clock.monotonic();
-            let wish = Wish { group, topic, queues, filter, batch, now };
+            let wish = Wish { group, topic, queues, filter, filter_text: &normal, batch };
             let found = self.take(request, &wish, &desk).await?;
             if found.more {
                 waiter.pass_on();
@@ -128,7 +147,11 @@ impl Broker {
                 tokio::task::yield_now().await;
                 continue;
             }
-            if timeout_at(deadline, waiter.woken()).await.is_err() {
+            // What apply refused may be free again soon without any effect that says so.
+            let until =
+                if found.refused { deadline.min(Instant::now() + REFUSED_PAUSE) } else { deadline };
+            let woken = timeout_at(until, waiter.woken()).await.is_ok();
+            if !woken && until == deadline {
                 return Ok(Vec::new());
             }
         }
@@ -144,7 +167,8 @@ impl Broker {
         let repeated =
             self.group.read(|state| state.checkout_of_attempt(wish.group, wish.topic, attempt));
         if let Some(granted) = repeated.filter(|granted| !granted.is_empty()) {
-            return Ok(Taken { parcels: self.parcels(wish, &granted)?, more: false });
+            let parcels = self.parcels(wish, &granted)?;
+            return Ok(Taken { parcels, ..Taken::default() });
         }
         let (found, subscription_version) = self.group.read(|state| {
             let version = state.subscriptions(wish.group, wish.topic).0;
@@ -152,13 +176,16 @@ impl Broker {
         });
         let found = found.map_err(|error| storage(&error))?;
         if found.grants == 0 {
-            return Ok(Taken { parcels: Vec::new(), more: found.more });
+            return Ok(Taken { more: found.more, ..Taken::default() });
         }
         let more = found.more;
-        let reservation = Reservation::new(desk.clone(), &found);
-        let takes = self.fitting(found, wish.filter)?;
-        if takes.is_empty() {
-            return Ok(Taken { parcels: Vec::new(), more });
+        let waiters = self.waiters.clone();
+        let mut reservation = Reservation::new(desk.clone(), &found, (wish, waiters));
+        let takes = self.fitting(found, wish, desk)?;
+        let offered: usize = takes.iter().map(|take| take.grants.len()).sum();
+        if offered == 0 {
+            // All were look-alikes, which the next scan passes by.
+            return Ok(Taken { more: true, ..Taken::default() });
         }
         let checkout = Checkout {
             group: wish.group,
@@ -171,10 +198,18 @@ impl Broker {
             takes,
         };
         let outcome = self.lane.submit(Delivery::Checkout(checkout)).await;
+        if outcome.is_ok() {
+            reservation.idle -= offered;
+        }
         drop(reservation);
         match outcome {
             Ok(DeliveryOutcome::CheckedOut(CheckedOut { granted, .. })) => {
-                Ok(Taken { parcels: self.parcels(wish, &granted)?, more })
+                let refused = granted.is_empty();
+                Ok(Taken {
+                    parcels: self.parcels(wish, &granted)?,
+                    more: more && !refused,
+                    refused,
+                })
             }
             Ok(DeliveryOutcome::Refused(Refusal::NoGroup { .. })) => Err(Declined::NoGroup),
             Ok(_) => Err(Declined::NoTopic),
@@ -187,12 +222,13 @@ impl Broker {
     }
 
     /// Drops grants whose exact tag does not match though its hash does, and those beyond what one
-    /// reply can carry. At least one grant stays if its message fits at all.
+    /// reply can carry. Of those that match, at least one stays.
     fn fitting(
         &self,
         mut found: Found,
-        filter: &TagFilter,
-    ) -> Result<Vec<crate::command::Take>, Declined> {
+        wish: &Wish<'_>,
+        desk: &Mutex<Desk>,
+    ) -> Result<Vec<Take>, Declined> {
         let mut bytes = 0;
         for take in &mut found.takes {
             let mut kept = Vec::with_capacity(take.grants.len());
@@ -201,10 +237,11 @@ impl Broker {
                 if bytes > 0 && bytes + size > REPLY_BYTES_MAX {
                     continue;
                 }
-                if !filter.is_all() {
+                if !wish.filter.is_all() {
                     let record = self.record(grant.unit)?;
                     let stored = decode_record(&record).map_err(|error| storage(&error))?;
-                    if !filter.matches(stored.message.tag.as_deref()) {
+                    if !wish.filter.matches(stored.message.tag.as_deref()) {
+                        desk.lock().note_look_alike(wish.filter_text, take.queue, grant.offset);
                         continue;
                     }
                 }
@@ -213,7 +250,7 @@ impl Broker {
             }
             take.grants = kept;
         }
-        found.takes.retain(|take| !take.grants.is_empty());
+        found.takes.retain(|take| !take.grants.is_empty() || !take.skips.is_empty());
         Ok(found.takes)
     }
 
@@ -274,7 +311,7 @@ impl Broker {
                 message: stored.message,
                 queue: parcel.queue,
                 offset: parcel.offset,
-                stored: UtcMillis::new(parcel.visible.get()),
+                stored: parcel.visible,
                 store_host: stored.store_host.to_string(),
                 attempt: parcel.attempt,
                 handle: parcel.handle,
@@ -284,29 +321,43 @@ impl Broker {
     }
 }
 
+#[derive(Default)]
 struct Taken {
     parcels: Vec<Parcel>,
+    /// The scan did not see everything.
     more: bool,
+    /// Apply gave nothing of what was asked for.
+    refused: bool,
 }
 
 /// Offers that are in a checkout under way; released also when the caller stops waiting.
 struct Reservation {
     desk: Arc<Mutex<Desk>>,
     takes: Vec<(QueueId, Vec<QueueOffset>)>,
+    waiters: Waiters,
+    group: GroupId,
+    topic: TopicId,
+    /// Of the reserved messages, those that nobody gets by this checkout.
+    idle: usize,
 }
 
 impl Reservation {
-    fn new(desk: Arc<Mutex<Desk>>, found: &Found) -> Self {
-        let offsets = |take: &crate::command::Take| {
-            (take.queue, take.grants.iter().map(|grant| grant.offset).collect())
-        };
-        Self { desk, takes: found.takes.iter().map(offsets).collect() }
+    fn new(desk: Arc<Mutex<Desk>>, found: &Found, (wish, waiters): (&Wish<'_>, Waiters)) -> Self {
+        let offsets =
+            |take: &Take| (take.queue, take.grants.iter().map(|grant| grant.offset).collect());
+        let takes = found.takes.iter().map(offsets).collect();
+        let (group, topic) = (wish.group, wish.topic);
+        Self { desk, takes, waiters, group, topic, idle: found.grants }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.desk.lock().settle(&self.takes);
+        // Whoever looked meanwhile passed them by and waits.
+        if self.idle > 0 {
+            self.waiters.ready(self.group, self.topic, self.idle);
+        }
     }
 }
 
@@ -324,6 +375,7 @@ fn refused(declined: Declined, request: &ReceiveRequest) -> ReceiveError {
             retry_after: Millis::from_secs(1),
         }
         .into(),
+        Declined::Full { what } => Overloaded { what, retry_after: Millis::from_secs(60) }.into(),
         Declined::NotLeader => Unavailable {
             reason: "the broker group has no leader at the moment".into(),
             outcome_unknown: false,

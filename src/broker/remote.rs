@@ -38,6 +38,10 @@ pub(super) enum Declined {
     NoTopic,
     NoGroup,
     Busy,
+    /// A table of the log that the poll needs a row of is full.
+    Full {
+        what: String,
+    },
     Unavailable {
         reason: String,
         outcome_unknown: bool,
@@ -134,6 +138,10 @@ pub(super) fn encode_parcels(result: &Result<Vec<Parcel>, Declined>) -> Bytes {
             writer.string(reason);
             writer.bool(*outcome_unknown);
         }
+        Err(Declined::Full { what }) => {
+            writer.u8(6);
+            writer.string(what);
+        }
     }
     writer.finish()
 }
@@ -158,6 +166,7 @@ pub(super) fn decode_parcels(bytes: Bytes) -> Result<Result<Vec<Parcel>, Decline
         5 => {
             Err(Declined::Unavailable { reason: reader.string()?, outcome_unknown: reader.bool()? })
         }
+        6 => Err(Declined::Full { what: reader.string()? }),
         found => return Err(CommandError::Kind { what: "a peer's answer", found }),
     };
     reader.end()?;

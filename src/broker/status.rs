@@ -15,7 +15,6 @@ use crate::raft::Member;
 const CATCH_UP: Millis = Millis::from_secs(1);
 /// How long a peer may take to answer.
 const PEER_TIMEOUT: Millis = Millis::from_secs(3);
-const POLL: Millis = Millis::new(5);
 
 /// One replica's own word.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,19 +100,17 @@ impl Inner {
     }
 
     pub(super) async fn own_status(&self, at_least: Option<LogIndex>, units: bool) -> OwnStatus {
-        let deadline = Instant::now() + CATCH_UP.duration();
-        let behind = || {
-            at_least.is_some_and(|index| {
-                self.group.read(|state| state.applied().is_none_or(|(applied, _)| applied < index))
-            })
-        };
-        while behind() && Instant::now() < deadline {
-            tokio::time::sleep(POLL.duration()).await;
+        if let Some(index) = at_least {
+            // One that stays behind answers with what it has.
+            self.group.wait_applied(index, Instant::now() + CATCH_UP.duration()).await;
         }
         let status = self.group.status();
-        let (audit, units_hash) = self
-            .group
-            .read(|state| (state.audit(), if units { state.units_hash().ok() } else { None }));
+        let (audit, units_hash) = self.group.read(|state| {
+            // Units are hashed as they are now, which can be compared only if nothing came since.
+            let at_audit = state.applied().map(|(index, _)| index) == at_least;
+            let hash = if units && at_audit { state.units_hash().ok() } else { None };
+            (state.audit(), hash)
+        });
         OwnStatus {
             role: status.role.name().to_owned(),
             term: status.term.get(),

@@ -11,7 +11,7 @@ use crate::base::{GroupId, TopicId};
 use crate::broker::Inner;
 use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::remote::Declined;
-use crate::command::{Command, Reply, Subscribe};
+use crate::command::{Command, Refusal, Reply, Subscribe};
 
 /// A filter that nobody used for this long no longer keeps messages from being skipped.
 pub(super) const SUBSCRIPTION_EXPIRY: Duration = Duration::from_secs(60);
@@ -69,8 +69,11 @@ impl Inner {
         let command = Command::Subscribe(subscribe);
         match self.group.propose(command, self.default_deadline()).await {
             Ok(Reply::Subscribed { .. }) => Ok(()),
-            Ok(Reply::Refused(crate::command::Refusal::NoGroup { .. })) => Err(Declined::NoGroup),
-            Ok(Reply::Refused(_)) => Err(Declined::NoTopic),
+            Ok(Reply::Refused(Refusal::NoGroup { .. })) => Err(Declined::NoGroup),
+            Ok(Reply::Refused(Refusal::NoTopic { .. })) => Err(Declined::NoTopic),
+            Ok(Reply::Refused(Refusal::Limit { what, limit })) => {
+                Err(Declined::Full { what: format!("the {what} are at their limit of {limit}") })
+            }
             Ok(other) => Err(declined(unexpected(&other))),
             Err(_) if !self.serving() => Err(Declined::NotLeader),
             Err(error) => Err(declined(unavailable(&error))),

@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -40,8 +41,6 @@ pub(super) struct Waiter {
     line: Line,
     ticket: u64,
     notify: Arc<Notify>,
-    /// Cleared when the wake-up was used.
-    served: bool,
 }
 
 impl Waiters {
@@ -57,7 +56,7 @@ impl Waiters {
         if queue.len() == 1 {
             lines.of_topic.entry(topic).or_default().push(line.clone());
         }
-        Waiter { waiters: self.clone(), line, ticket, notify, served: true }
+        Waiter { waiters: self.clone(), line, ticket, notify }
     }
 
     /// `count` messages of a topic became visible: in each line at most as many wake up.
@@ -127,10 +126,8 @@ impl Lines {
 
 impl Waiter {
     /// Returns when there may be something; the caller looks and, if not, waits again.
-    pub(super) async fn woken(&mut self) {
-        self.served = false;
+    pub(super) async fn woken(&self) {
         self.notify.notified().await;
-        self.served = true;
     }
 
     /// There is more than this waiter took: the next in line may look.
@@ -149,8 +146,9 @@ impl Drop for Waiter {
     fn drop(&mut self) {
         let mut lines = self.waiters.lines.lock();
         lines.leave(&self.line, self.ticket);
-        // A wake-up may have reached this waiter after it stopped listening.
-        if !self.served {
+        // A wake-up may have reached this waiter while it was busy, or stopped listening. Wake-ups
+        // are given under the lock, so none comes after this look.
+        if self.notify.notified().now_or_never().is_some() {
             lines.wake(&self.line, 1);
         }
     }
@@ -159,55 +157,54 @@ impl Drop for Waiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::FutureExt;
 
     const TOPIC: TopicId = TopicId::new(1);
     const GROUP: GroupId = GroupId::new(2);
 
-    fn is_woken(waiter: &mut Waiter) -> bool {
+    fn is_woken(waiter: &Waiter) -> bool {
         waiter.woken().now_or_never().is_some()
     }
 
     #[test]
     fn one_message_wakes_one_member_of_each_group() {
         let waiters = Waiters::default();
-        let mut first = waiters.join(TOPIC, GROUP, "*");
-        let mut second = waiters.join(TOPIC, GROUP, "*");
-        let mut other = waiters.join(TOPIC, GroupId::new(3), "*");
+        let first = waiters.join(TOPIC, GROUP, "*");
+        let second = waiters.join(TOPIC, GROUP, "*");
+        let other = waiters.join(TOPIC, GroupId::new(3), "*");
         waiters.arrived(TOPIC, 1);
-        assert!(is_woken(&mut first));
-        assert!(!is_woken(&mut second));
-        assert!(is_woken(&mut other));
+        assert!(is_woken(&first));
+        assert!(!is_woken(&second));
+        assert!(is_woken(&other));
         waiters.arrived(TOPIC, 1);
-        assert!(is_woken(&mut second), "the line moves on");
+        assert!(is_woken(&second), "the line moves on");
     }
 
     #[test]
     fn each_filter_has_its_own_line() {
         let waiters = Waiters::default();
-        let mut a = waiters.join(TOPIC, GROUP, "a");
-        let mut b = waiters.join(TOPIC, GROUP, "b");
+        let a = waiters.join(TOPIC, GROUP, "a");
+        let b = waiters.join(TOPIC, GROUP, "b");
         waiters.ready(GROUP, TOPIC, 1);
-        assert!(is_woken(&mut a) && is_woken(&mut b));
+        assert!(is_woken(&a) && is_woken(&b));
     }
 
     #[test]
     fn a_wake_up_between_looking_and_waiting_is_kept() {
         let waiters = Waiters::default();
-        let mut waiter = waiters.join(TOPIC, GROUP, "*");
+        let waiter = waiters.join(TOPIC, GROUP, "*");
         waiters.arrived(TOPIC, 1);
-        assert!(is_woken(&mut waiter));
+        assert!(is_woken(&waiter));
     }
 
     #[test]
     fn whoever_leaves_unserved_hands_the_wake_up_on() {
         let waiters = Waiters::default();
-        let mut gone = waiters.join(TOPIC, GROUP, "*");
-        let mut stays = waiters.join(TOPIC, GROUP, "*");
-        assert!(!is_woken(&mut gone));
+        let gone = waiters.join(TOPIC, GROUP, "*");
+        let stays = waiters.join(TOPIC, GROUP, "*");
+        assert!(!is_woken(&gone));
         waiters.arrived(TOPIC, 1);
         drop(gone);
-        assert!(is_woken(&mut stays));
+        assert!(is_woken(&stays));
         drop(stays);
         assert_eq!(waiters.waiting(), 0);
         assert!(
@@ -216,12 +213,35 @@ mod tests {
     }
 
     #[test]
+    fn a_wake_up_for_a_busy_waiter_is_handed_on_when_it_leaves() {
+        let waiters = Waiters::default();
+        let busy = waiters.join(TOPIC, GROUP, "*");
+        waiters.arrived(TOPIC, 1);
+        assert!(is_woken(&busy), "it looks now, and finds a message");
+        waiters.arrived(TOPIC, 1);
+        let idle = waiters.join(TOPIC, GROUP, "*");
+        assert!(!is_woken(&idle));
+        drop(busy);
+        assert!(is_woken(&idle), "the second message is for somebody");
+    }
+
+    #[test]
+    fn a_poll_that_ends_in_vain_wakes_nobody() {
+        let waiters = Waiters::default();
+        let late = waiters.join(TOPIC, GROUP, "*");
+        let stays = waiters.join(TOPIC, GROUP, "*");
+        assert!(!is_woken(&late));
+        drop(late);
+        assert!(!is_woken(&stays));
+    }
+
+    #[test]
     fn more_than_one_batch_wakes_the_next() {
         let waiters = Waiters::default();
         let first = waiters.join(TOPIC, GROUP, "*");
-        let mut second = waiters.join(TOPIC, GROUP, "*");
+        let second = waiters.join(TOPIC, GROUP, "*");
         first.pass_on();
-        assert!(is_woken(&mut second));
+        assert!(is_woken(&second));
         drop(first);
         drop(second);
         assert_eq!(waiters.waiting(), 0);

@@ -440,8 +440,9 @@ impl Run {
     /// The machine and the model agree on every offset of every group, and on every handle.
     fn compare(&mut self) {
         for group in GROUPS {
-            let QueueView { next, free, ready, in_flight } =
+            let QueueView { next, free, ready, in_flight, pending } =
                 self.bench.machine.state().view(group, names::TOPIC, QueueId::new(0));
+            assert_eq!(pending, ready.len() + in_flight, "no view is cut short here");
             let free = free.iter().flat_map(|(from, to)| from.get()..to.get()).collect();
             let ready = ready.iter().map(|one| (one.offset.get(), one.attempt)).collect();
             assert_eq!((next.get(), free, ready, in_flight), self.model.view(group));

@@ -178,6 +178,11 @@ impl State {
         self.subscriptions.get(group, topic)
     }
 
+    /// Groups and topics of which a member has ever used a filter.
+    pub fn subscribed(&self) -> impl Iterator<Item = (GroupId, TopicId)> {
+        self.subscriptions.pairs()
+    }
+
     /// What an attempt id was granted before and would be served again; `None` when a receive with
     /// it is a new one.
     pub fn checkout_of_attempt(

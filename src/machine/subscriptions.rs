@@ -69,6 +69,10 @@ impl Subscriptions {
         }
     }
 
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (GroupId, TopicId)> {
+        self.by_pair.keys().copied()
+    }
+
     pub(super) fn drop_topic(&mut self, topic: TopicId) {
         self.by_pair.retain(|pair, _| pair.1 != topic);
     }

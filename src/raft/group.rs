@@ -270,6 +270,11 @@ impl Group {
         Box::pin(self.0.read_barrier()).await
     }
 
+    /// Whether the entry was applied here by the deadline.
+    pub async fn wait_applied(&self, index: LogIndex, deadline: Instant) -> bool {
+        self.0.wait_applied(index, deadline).await
+    }
+
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.0.leadership.subscribe()
     }

@@ -32,6 +32,8 @@ const STREAM_IDLE: Duration = Duration::from_secs(60);
 const STATE_IDLE: Duration = Duration::from_secs(5);
 /// A state from a peer is at most so large; more is not a state.
 const STATE_MAX: u64 = 4 << 30;
+/// No forwarded proposal waits longer, whatever the bytes say.
+const PROPOSAL_MAX: Duration = Duration::from_secs(120);
 
 /// The peer port of one replica.
 pub(crate) struct PeerPort(pub(crate) Arc<Shared>);
@@ -131,7 +133,8 @@ impl Peer for PeerPort {
         use wire::propose_answer::Outcome as Answer;
         let (running, from) = self.meet(request.metadata())?;
         let wire::ProposeRequest { command, timeout_millis } = request.into_inner();
-        let deadline = Instant::now() + Duration::from_millis(timeout_millis);
+        let wait = Duration::from_millis(timeout_millis).min(PROPOSAL_MAX);
+        let deadline = Instant::now() + wait;
         let answer = match self.0.propose_here(running, command, deadline).await {
             Outcome::Applied(reply) => Answer::Reply(reply.encode()),
             Outcome::Refused(reason) => Answer::Refused(reason),

@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    async fn wait_applied(&self, index: LogIndex, deadline: Instant) -> bool {
+    pub(crate) async fn wait_applied(&self, index: LogIndex, deadline: Instant) -> bool {
         let mut progress = self.watched.progress.subscribe();
         let reached = progress.wait_for(|progress| progress.index >= Some(index));
         matches!(timeout_at(deadline, reached).await, Ok(Ok(_)))

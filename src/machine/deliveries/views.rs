@@ -20,6 +20,8 @@ pub struct QueueView {
     pub ready: Vec<ReadyMessage>,
     /// With a consumer or waiting for its deadline.
     pub in_flight: usize,
+    /// Handed out and not acknowledged, the visible ones included.
+    pub pending: usize,
 }
 
 /// A message that was handed out before and may be handed out again.
@@ -87,6 +89,7 @@ impl Deliveries {
             free: free_from(queue, QueueOffset::ZERO, VIEW_MAX),
             ready: queue.ready.iter().take(VIEW_MAX).map(|at| ready(queue, *at)).collect(),
             in_flight: queue.in_flight(),
+            pending: queue.pending.len(),
         }
     }
 

@@ -1,0 +1,274 @@
+//! Scans over a machine on a simulated disk.
+
+use std::path::Path;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::base::{ClientId, GroupName, LogIndex, LogPosition, Millis, Term, TopicName, UtcMillis};
+use crate::command::{
+    Checkout, Command, CreateGroup, CreateTopic, Delivery, Publish, PublishItem, Reply, Subscribe,
+};
+use crate::env::sim::Sim;
+use crate::machine::{Entry, Machine, Options};
+use crate::message::{MessageIdHash, MessageKind, tag_hash};
+
+const GROUP: GroupId = GroupId::new(1);
+const TOPIC: TopicId = TopicId::new(1);
+
+struct Bench {
+    machine: Machine,
+    next: u64,
+    end: LogPosition,
+    stamp: u64,
+    desk: Desk,
+    queues: u32,
+}
+
+impl Bench {
+    /// A topic and a group of which members with these filters live.
+    fn new(queues: u32, live: &[&str]) -> Self {
+        let env = Sim::new(3).env();
+        env.disk.create_dir_all(Path::new("/node")).unwrap();
+        let machine = Machine::open(&env, Path::new("/node/machine"), Options::default()).unwrap();
+        let end = LogPosition::ZERO;
+        let desk = Desk::default();
+        let mut bench = Self { machine, next: 0, end, stamp: 1_000_000, desk, queues };
+        let (name, kinds) = (TopicName::new("orders").unwrap(), vec![MessageKind::Normal]);
+        bench.apply(Command::CreateTopic(CreateTopic { name, queues, kinds }));
+        let (name, backoff) = (GroupName::new("billing").unwrap(), vec![Millis::from_secs(1)]);
+        bench.apply(Command::CreateGroup(CreateGroup { name, attempts_max: 16, backoff }));
+        for expression in live {
+            let expression = (*expression).to_owned();
+            bench.apply(Command::Subscribe(Subscribe { group: GROUP, topic: TOPIC, expression }));
+        }
+        bench
+    }
+
+    fn apply(&mut self, command: Command) -> Reply {
+        let command = command.encode();
+        let position = self.end.plus(40);
+        self.end = position.plus(command.len() as u64);
+        let (index, term) = (LogIndex::new(self.next), Term::new(1));
+        self.next += 1;
+        let stamp = UtcMillis::new(self.stamp);
+        let entry = Entry { index, term, stamp, position, end: self.end, command };
+        self.machine.apply(&entry).unwrap().reply
+    }
+
+    fn publish(&mut self, queue: u32, tag: &str, count: usize) {
+        let item = PublishItem {
+            queue: QueueId::new(queue),
+            kind: MessageKind::Normal,
+            id_hash: MessageIdHash::new(0),
+            body_crc: 0,
+            tag_hash: tag_hash(Some(tag)),
+            group_hash: 0,
+            record: Bytes::from_static(b"a record"),
+            record_at: 0,
+        };
+        let items = vec![item; count];
+        self.apply(Command::Publish(Publish { topic: TOPIC, dedup: false, items }));
+    }
+
+    fn find(&mut self, filter_text: &str, batch: usize) -> Found {
+        let filter = TagFilter::parse(filter_text).unwrap();
+        let (group, topic, queues) = (GROUP, TOPIC, self.queues);
+        let wish = Wish { group, topic, queues, filter: &filter, filter_text, batch };
+        self.desk.find(self.machine.state(), &wish).unwrap()
+    }
+
+    /// What a receive sees that looks again for as long as there is more to see.
+    fn find_all(&mut self, filter: &str, batch: usize) -> Found {
+        for _ in 0..100 {
+            let found = self.find(filter, batch);
+            if found.grants > 0 || !found.more {
+                return found;
+            }
+        }
+        panic!("the scan comes to no end");
+    }
+
+    /// Applies what was found as a checkout of `consumer`; answers how many were granted.
+    fn check_out(&mut self, consumer: &str, found: &Found, invisible: Millis) -> usize {
+        let checkout = Checkout {
+            group: GROUP,
+            topic: TOPIC,
+            consumer: ClientId::new(consumer).unwrap(),
+            attempt_id: None,
+            invisible,
+            auto_renew: false,
+            subscription_version: self.machine.state().subscriptions(GROUP, TOPIC).0,
+            takes: found.takes.clone(),
+        };
+        let reply = self.apply(Command::Deliveries(vec![Delivery::Checkout(checkout)]));
+        self.desk.settle(&reserved(found));
+        let Reply::Deliveries(outcomes) = reply else { panic!("{reply:?}") };
+        let crate::command::DeliveryOutcome::CheckedOut(out) = &outcomes[0] else {
+            panic!("{outcomes:?}")
+        };
+        out.granted.len()
+    }
+
+    fn take(&mut self, filter: &str, batch: usize) -> Vec<u64> {
+        let found = self.find_all(filter, batch);
+        assert_eq!(self.check_out("c", &found, Millis::from_secs(10)), found.grants);
+        offsets(&found)
+    }
+
+    /// Everything that was handed out becomes visible again.
+    fn expire(&mut self) {
+        self.stamp += 60_000;
+        self.apply(Command::Tick { limit: 100_000 });
+    }
+}
+
+fn reserved(found: &Found) -> Vec<(QueueId, Vec<QueueOffset>)> {
+    let offsets = |take: &Take| take.grants.iter().map(|grant| grant.offset).collect();
+    found.takes.iter().map(|take| (take.queue, offsets(take))).collect()
+}
+
+fn offsets(found: &Found) -> Vec<u64> {
+    let grants = found.takes.iter().flat_map(|take| &take.grants);
+    grants.map(|grant| grant.offset.get()).collect()
+}
+
+#[test]
+fn two_receives_at_once_never_get_the_same_message() {
+    let mut bench = Bench::new(1, &["*"]);
+    bench.publish(0, "a", 5);
+    let first = bench.find("*", 3);
+    let second = bench.find("*", 3);
+    assert_eq!((offsets(&first), first.more), (vec![0, 1, 2], true));
+    assert_eq!((offsets(&second), second.more), (vec![3, 4], false));
+    // The first one came to nothing: its messages are there again.
+    bench.desk.settle(&reserved(&first));
+    assert_eq!(offsets(&bench.find("*", 9)), [0, 1, 2]);
+}
+
+#[test]
+fn every_queue_gets_its_turn() {
+    let mut bench = Bench::new(3, &["*"]);
+    for queue in 0..3 {
+        bench.publish(queue, "a", 2);
+    }
+    let queues: Vec<u32> = (0..6).map(|_| bench.find("*", 1).takes[0].queue.get()).collect();
+    assert_eq!(queues, [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn what_nobody_wants_is_skipped_and_what_others_want_is_kept() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    for tag in ["x", "b", "x", "x", "a", "x"] {
+        bench.publish(0, tag, 1);
+    }
+    let found = bench.find("a", 8);
+    assert_eq!(offsets(&found), [4]);
+    let skips: Vec<_> =
+        found.takes[0].skips.iter().map(|skip| (skip.from.get(), skip.to.get())).collect();
+    assert_eq!(skips, [(0, 1), (2, 4), (5, 6)]);
+    assert_eq!(bench.check_out("c", &found, Millis::from_secs(10)), 1);
+    let view = bench.machine.state().view(GROUP, TOPIC, QueueId::new(0));
+    assert_eq!(view.next.get(), 6);
+    assert_eq!(view.free, [(QueueOffset::new(1), QueueOffset::new(2))]);
+    assert_eq!(bench.take("b", 8), [1]);
+}
+
+#[test]
+fn skips_found_without_a_message_to_grant_are_logged_with_the_next_grant() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    for tag in ["x", "b", "x"] {
+        bench.publish(0, tag, 1);
+    }
+    assert_eq!(bench.find("a", 8).grants, 0);
+    bench.publish(0, "a", 1);
+    let found = bench.find("a", 8);
+    assert_eq!((offsets(&found), found.takes[0].skips.len()), (vec![3], 2));
+}
+
+/// A slow member with another filter must not starve the rest, however many messages wait for it.
+#[test]
+fn a_wanted_message_is_found_behind_any_number_of_others() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    for _ in 0..(2 * SCAN_MAX / 1000 + 1) {
+        bench.publish(0, "b", 1000);
+    }
+    bench.publish(0, "a", 1);
+    let wanted = bench.machine.state().queue_end(TOPIC, QueueId::new(0)).get() - 1;
+    assert_eq!(bench.take("a", 8), [wanted]);
+    // It lies behind a gap now, which is not looked at again.
+    let found = bench.find("a", 8);
+    assert_eq!((found.grants, found.more), (0, false));
+    bench.publish(0, "a", 1);
+    assert_eq!(offsets(&bench.find("a", 8)), [wanted + 1]);
+    assert_eq!(bench.take("b", 2), [0, 1]);
+}
+
+#[test]
+fn a_redelivery_is_found_behind_any_number_of_others() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    let others = 2 * VIEW_MAX;
+    bench.publish(0, "b", others);
+    bench.publish(0, "a", 1);
+    assert_eq!(bench.take("b", others).len(), others);
+    assert_eq!(bench.take("a", 1), [others as u64]);
+    bench.expire();
+    assert_eq!(offsets(&bench.find("a", 1)), [others as u64]);
+}
+
+#[test]
+fn passed_by_messages_are_found_behind_any_number_of_gaps() {
+    let mut bench = Bench::new(1, &["a", "b", "c"]);
+    let gaps = VIEW_MAX + 10;
+    for _ in 0..gaps {
+        bench.publish(0, "b", 1);
+        bench.publish(0, "c", 1);
+    }
+    bench.publish(0, "a", 1);
+    bench.publish(0, "c", 1);
+    assert_eq!(bench.take("c", 2 * gaps).len(), gaps + 1);
+    assert_eq!(bench.take("a", 1), [2 * gaps as u64]);
+}
+
+/// "Aa" and "BB" have the same hash: only the record tells them apart.
+#[test]
+fn look_alikes_of_a_tag_are_passed_by_and_stay_for_whom_they_are() {
+    let mut bench = Bench::new(1, &["Aa", "BB"]);
+    bench.publish(0, "BB", 2);
+    bench.publish(0, "Aa", 1);
+    let found = bench.find("Aa", 2);
+    assert_eq!(offsets(&found), [0, 1], "the hash alone does not tell");
+    for offset in [0, 1] {
+        bench.desk.note_look_alike("Aa", QueueId::new(0), QueueOffset::new(offset));
+    }
+    bench.desk.settle(&reserved(&found));
+    assert_eq!(bench.take("Aa", 2), [2]);
+    assert_eq!(bench.take("BB", 2), [0, 1]);
+}
+
+#[test]
+fn a_new_subscription_voids_what_nobody_wanted() {
+    let mut bench = Bench::new(1, &["a"]);
+    bench.publish(0, "b", 3);
+    assert_eq!(bench.find("a", 8).grants, 0);
+    let expression = "b".to_owned();
+    bench.apply(Command::Subscribe(Subscribe { group: GROUP, topic: TOPIC, expression }));
+    assert_eq!(bench.take("b", 8), [0, 1, 2]);
+}
+
+#[test]
+fn what_nobody_wants_stops_being_a_backlog_though_nothing_is_handed_out() {
+    let mut bench = Bench::new(2, &["a"]);
+    bench.publish(0, "b", 3);
+    assert_eq!(bench.find_all("a", 9).grants, 0);
+    assert_eq!(bench.machine.state().lag(GROUP, TOPIC).ready, 3);
+    let start = Duration::from_secs(100);
+    assert_eq!(bench.desk.overdue_skips(start), None, "the runs are new to the rounds");
+    assert_eq!(bench.desk.overdue_skips(start + SKIP_AGE - Duration::from_millis(1)), None);
+    let (version, takes) = bench.desk.overdue_skips(start + SKIP_AGE).unwrap();
+    assert_eq!(version, bench.machine.state().subscriptions(GROUP, TOPIC).0);
+    let found = Found { takes, ..Found::default() };
+    assert_eq!(bench.check_out("nobody", &found, Millis::ZERO), 0);
+    assert_eq!(bench.machine.state().lag(GROUP, TOPIC).ready, 0);
+    assert_eq!(bench.desk.overdue_skips(start + SKIP_AGE * 2), None, "they are logged once");
+}
