@@ -9,6 +9,7 @@
 mod error;
 mod gauges;
 mod live;
+mod load;
 mod lock;
 mod parent;
 mod peers;
@@ -19,6 +20,7 @@ mod signals;
 mod tasks;
 
 pub use error::NodeError;
+pub use load::{Figures, Load, REPORT, Tally};
 pub use parent::end_with_parent;
 pub use run::run;
 
@@ -29,7 +31,7 @@ use crate::config::Config;
 use crate::{broker, commit_log, machine, raft};
 
 /// What an `OK` to a send means; printed at start and shown as a metric.
-const DURABILITY: &str = "majority-fsync";
+pub const DURABILITY: &str = "majority-fsync";
 
 /// Queues of a topic that a client's first use creates.
 const QUEUES_ON_USE: u32 = 8;

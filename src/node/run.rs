@@ -18,6 +18,7 @@ use crate::raft::{Group, TransferError};
 use crate::{grpc, http, metrics};
 
 use super::live::Live;
+use super::load::{self, Load};
 use super::lock::DataLock;
 use super::peers::{Desk, register, tell_now};
 use super::readiness::Readiness;
@@ -33,11 +34,12 @@ const STAY_POLL: Duration = Duration::from_millis(20);
 const PEER_PING_INTERVAL: Duration = Duration::from_secs(5);
 const PEER_PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs a node until it is told to stop (`Ok`) or cannot go on.
-pub async fn run(config: Config) -> Result<(), NodeError> {
+/// Runs a node until it is told to stop (`Ok`) or cannot go on. With a load it measures itself.
+pub async fn run(config: Config, load: Option<Load>) -> Result<(), NodeError> {
     let mut signals = Signals::listen()?;
     let _lock = DataLock::take(&config.data)?;
     let mut node = Node::bind(config).await?;
+    node.load = load;
     let ended = tokio::select! {
         told = signals.stop() => Ok(told),
         error = node.live() => Err(error),
@@ -67,6 +69,7 @@ struct Node {
     grpc: Option<TcpListener>,
     peer: Option<TcpListener>,
     group: Option<Group>,
+    load: Option<Load>,
 }
 
 impl Node {
@@ -100,7 +103,19 @@ impl Node {
             "raftmq starts"
         );
         let (grpc, peer) = (Some(grpc), Some(peer));
-        Ok(Self { config, env, live, desk, readiness, front, back, grpc, peer, group: None })
+        Ok(Self {
+            config,
+            env,
+            live,
+            desk,
+            readiness,
+            front,
+            back,
+            grpc,
+            peer,
+            group: None,
+            load: None,
+        })
     }
 
     /// Starts the rest and lives; returns what went wrong.
@@ -128,6 +143,16 @@ impl Node {
         let metrics = gauges::keep(metrics::install(), group.clone(), broker.clone());
         self.front.endless("metrics", metrics);
         self.serve_clients(broker);
+        if let Some(load) = self.load {
+            let (live, data) = (Arc::clone(&self.live), self.config.data.clone());
+            let (load, stop) = (load::run(load, group.clone(), live, data), self.front.stop());
+            self.front.start("the load", async move {
+                tokio::select! {
+                    ended = load => ended,
+                    () = stop.told() => Ok(()),
+                }
+            });
+        }
         self.readiness.serving();
         Ok(group)
     }

@@ -5,6 +5,7 @@
 //! told to end. A node that ends by itself stays away unless `--restart` is given.
 
 mod child;
+mod measured;
 mod plan;
 mod probe;
 mod supervise;
@@ -23,6 +24,7 @@ use super::failure::Failure;
 use super::here;
 use super::output::Output;
 
+pub(super) use measured::measure;
 use plan::{NODES_MAX, Planned};
 
 /// Topics and consumer groups come into being when they are first named. Ctrl-C stops all nodes;
@@ -72,6 +74,8 @@ pub(super) enum UpError {
     Start { node: NodeId, source: io::Error },
     #[error("node {node} ended {how} before it was ready; its log {} ends with: {last_words}", log.display())]
     EndedEarly { node: NodeId, how: String, log: PathBuf, last_words: String },
+    #[error("no node led and left figures within {limit:?}")]
+    NoFigures { limit: std::time::Duration },
     #[error("no node runs any more; the last one, node {node}, ended {how}, its log is {}", log.display())]
     AllEnded { node: NodeId, how: String, log: PathBuf },
 }
