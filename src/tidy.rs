@@ -105,6 +105,8 @@ const REAL_ENV: &str = "env/os";
 
 const RAFT: Places = Places::Only(&["raft/"]);
 const PROTOCOL: Places = Places::Only(&["grpc/", "client/", "raft/", "wire", "node/", "cli/"]);
+const TLS: Places = Places::Only(&["grpc/", "node/"]);
+const NO_TLS: &str = "TLS ends at the client port";
 const NO_OPENRAFT: &str = "openraft stays in raft";
 const NO_PROTOCOL: &str = "generated types and gRPC stay in grpc, client, raft, node and cli";
 const THROUGH_ENV: &str = "the world comes in through env, or as data in an entry";
@@ -119,6 +121,9 @@ const DOORS: &[Door] = &[
     Door { path: &["prost_types"], may: PROTOCOL, tests: false, why: NO_PROTOCOL },
     Door { path: &["tonic"], may: PROTOCOL, tests: false, why: NO_PROTOCOL },
     Door { path: &["tonic_prost"], may: PROTOCOL, tests: false, why: NO_PROTOCOL },
+    Door { path: &["rustls"], may: TLS, tests: false, why: NO_TLS },
+    Door { path: &["tokio_rustls"], may: TLS, tests: false, why: NO_TLS },
+    Door { path: &["rcgen"], may: TLS, tests: false, why: NO_TLS },
     Door { path: &["std", "fs"], may: Places::NotSimulated, tests: true, why: THROUGH_ENV },
     Door {
         path: &["net", "TcpListener"],

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -20,6 +21,11 @@ const SCAN_MAX: usize = 8192;
 
 type SharedDesk = Arc<Mutex<Desk>>;
 
+/// A run that nobody wants gets an entry of its own after this time …
+const SKIP_AGE: Duration = Duration::from_secs(10);
+/// … or when it is this long (rule R21 gives both numbers).
+const SKIP_LENGTH: u64 = 64 << 10;
+
 /// All desks of a node.
 #[derive(Debug, Default)]
 pub(super) struct Desks {
@@ -30,8 +36,9 @@ pub(super) struct Desks {
 pub(super) struct Desk {
     /// Offered in a checkout that is under way.
     reserved: HashMap<QueueId, BTreeSet<QueueOffset>>,
-    /// Runs from a queue's `next` that no subscription of `skip_version` wants, not logged yet.
-    skipped: HashMap<QueueId, Skip>,
+    /// Runs from a queue's `next` that no subscription of `skip_version` wants, not logged yet,
+    /// and since when (monotonic) there has been something to log.
+    skipped: HashMap<QueueId, (Skip, Duration)>,
     skip_version: u32,
     /// The queue to look at first, so that all get their turn.
     turn: u32,
@@ -45,6 +52,8 @@ pub(super) struct Wish<'a> {
     pub(super) queues: u32,
     pub(super) filter: &'a TagFilter,
     pub(super) batch: usize,
+    /// Monotonic.
+    pub(super) now: Duration,
 }
 
 /// What a scan found; the grants are reserved until [`Desk::settle`].
@@ -59,6 +68,14 @@ pub(super) struct Found {
 impl Desks {
     pub(super) fn desk(&self, group: GroupId, topic: TopicId) -> SharedDesk {
         self.by_pair.lock().entry((group, topic)).or_default().clone()
+    }
+
+    /// Those there are now, in the order of their ids.
+    pub(super) fn all(&self) -> Vec<((GroupId, TopicId), SharedDesk)> {
+        let mut all: Vec<_> =
+            self.by_pair.lock().iter().map(|(pair, desk)| (*pair, desk.clone())).collect();
+        all.sort_unstable_by_key(|(pair, _)| *pair);
+        all
     }
 
     /// At step-down, or when a topic or group is gone.
@@ -179,7 +196,7 @@ impl Desk {
         let queue = scan.take.queue;
         let end = state.queue_end(scan.wish.topic, queue);
         let mut at = scan.view.next;
-        if let Some(skip) = self.skipped.get(&queue) {
+        if let Some((skip, _)) = self.skipped.get(&queue) {
             if skip.from <= at && skip.to > at {
                 at = skip.to;
             } else if skip.to <= at {
@@ -203,15 +220,15 @@ impl Desk {
                 } else if !scan.nobody_wants(unit) {
                     in_front = false;
                 } else if in_front {
-                    let from = scan.view.next;
-                    self.skipped.insert(queue, Skip { from, to: at.next() });
+                    let run = Skip { from: scan.view.next, to: at.next() };
+                    self.skipped.entry(queue).or_insert((run, scan.wish.now)).0 = run;
                 } else {
                     scan.skip(at);
                 }
                 at = at.next();
             }
         }
-        if let Some(skip) = self.skipped.get(&queue)
+        if let Some((skip, _)) = self.skipped.get(&queue)
             && !scan.take.grants.is_empty()
         {
             scan.take.skips.push(*skip);
@@ -221,6 +238,23 @@ impl Desk {
 
     fn is_reserved(&self, queue: QueueId, offset: QueueOffset) -> bool {
         self.reserved.get(&queue).is_some_and(|reserved| reserved.contains(&offset))
+    }
+
+    /// Skips that have waited long enough, or are long enough, for an entry of their own (rule
+    /// R21), with the subscription version that they hold for.
+    pub(super) fn overdue_skips(&mut self, now: Duration) -> Option<(u32, Vec<Take>)> {
+        let overdue = |(_, (skip, since)): &(&QueueId, &(Skip, Duration))| {
+            now.saturating_sub(*since) >= SKIP_AGE || skip.to.since(skip.from) >= SKIP_LENGTH
+        };
+        let mut queues: Vec<QueueId> =
+            self.skipped.iter().filter(overdue).map(|(queue, _)| *queue).collect();
+        queues.sort_unstable();
+        let take = |queue: QueueId| {
+            let (skip, _) = self.skipped.remove(&queue)?;
+            Some(Take { queue, skips: vec![skip], grants: Vec::new() })
+        };
+        let takes: Vec<Take> = queues.into_iter().filter_map(take).collect();
+        (!takes.is_empty()).then_some((self.skip_version, takes))
     }
 
     /// The checkout is over, whatever came of it.

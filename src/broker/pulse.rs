@@ -10,7 +10,7 @@ use crate::broker::clients::CLIENT_EXPIRY;
 use crate::broker::lane::LaneTask;
 use crate::broker::receive::AUTO_RENEW_STEP;
 use crate::broker::remote::Question;
-use crate::command::{Command, Delivery, Release, Renew, Reply, Subscribe};
+use crate::command::{Checkout, Command, Delivery, Release, Renew, Reply, Subscribe};
 use crate::machine::State;
 
 /// Deliveries that one tick ends at most, so that no entry takes long to apply.
@@ -112,6 +112,7 @@ async fn rounds(broker: &Broker) {
         if broker.serving() {
             renew(broker).await;
             give_up_filters(broker).await;
+            log_skips(broker, now).await;
         } else {
             tell_leader(broker).await;
         }
@@ -177,6 +178,25 @@ fn filters(state: &State, group: GroupId, topic: TopicId) -> Vec<Subscribe> {
     let subscribe =
         |expression: &String| Subscribe { group, topic, expression: expression.clone() };
     expressions.iter().map(subscribe).collect()
+}
+
+/// Messages that nobody wants stop counting as a backlog, though no receive took any other.
+async fn log_skips(broker: &Broker, now: Duration) {
+    let consumer = ClientId::new("raftmq-skips").expect("the name is a client id");
+    for ((group, topic), desk) in broker.desks.all() {
+        let Some((subscription_version, takes)) = desk.lock().overdue_skips(now) else { continue };
+        let skips = Checkout {
+            group,
+            topic,
+            consumer: consumer.clone(),
+            attempt_id: None,
+            invisible: Millis::ZERO,
+            auto_renew: false,
+            subscription_version,
+            takes,
+        };
+        submit(broker, Delivery::Checkout(skips)).await;
+    }
 }
 
 async fn tell_leader(broker: &Broker) {

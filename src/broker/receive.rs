@@ -115,7 +115,8 @@ impl Broker {
             }
             self.ensure_subscribed(group, topic, &normal).await?;
             let batch = request.batch as usize;
-            let wish = Wish { group, topic, queues, filter, batch };
+            let now = self.env.clock.monotonic();
+            let wish = Wish { group, topic, queues, filter, batch, now };
             let found = self.take(request, &wish, &desk).await?;
             if found.more {
                 waiter.pass_on();

@@ -1,14 +1,15 @@
 //! From what is written to what holds: every relation between settings, checked in one place.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use crate::base::{ByteSize, Millis, NodeId};
 use crate::commit_log;
 
 use super::address::HostPort;
 use super::error::RelationError;
-use super::raw::{Raw, RawAdvertise, RawListen, RawLog, RawMember, RawProfile, RawRaft};
-use super::{Advertise, Config, Listen, LogSettings, Member, Profile, RaftSettings};
+use super::raw::{Raw, RawAdvertise, RawListen, RawLog, RawMember, RawProfile, RawRaft, RawTls};
+use super::{Advertise, Config, Listen, LogSettings, Member, Profile, RaftSettings, TlsFiles};
 
 /// Raft with more voters is slower and not safer.
 const MEMBERS_MAX: usize = 9;
@@ -60,6 +61,7 @@ impl TryFrom<Raw> for Config {
             profile,
             listen,
             advertise,
+            tls: tls(raw.tls)?,
             members,
             log: log(&raw.log, profile)?,
             raft: raft(&raw.raft)?,
@@ -181,6 +183,16 @@ fn advertised(
         (None, None) => {
             HostPort::of_bound(listen).ok_or(RelationError::NoAdvertise { what, listen })
         }
+    }
+}
+
+fn tls(raw: RawTls) -> Result<Option<TlsFiles>, RelationError> {
+    let named = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+    match (named(raw.certificate), named(raw.key)) {
+        (Some(certificate), Some(key)) => Ok(Some(TlsFiles { certificate, key })),
+        (Some(path), None) => Err(RelationError::HalfTls { set: "certificate", path, not: "key" }),
+        (None, Some(path)) => Err(RelationError::HalfTls { set: "key", path, not: "certificate" }),
+        (None, None) => Ok(None),
     }
 }
 

@@ -60,6 +60,8 @@ pub enum RelationError {
         "listen.{first} {address} and listen.{second} {other} want the same port; give each its own"
     )]
     SamePort { first: &'static str, second: &'static str, address: SocketAddr, other: SocketAddr },
+    #[error("tls.{set} is {}, and tls.{not} is missing; set both, or none", path.display())]
+    HalfTls { set: &'static str, path: PathBuf, not: &'static str },
     #[error("listen.connections_max is {value}; allowed is {min} to {max}")]
     Connections { value: u32, min: u32, max: u32 },
     #[error("log.{what} is {value}; allowed is {min} to {max}")]

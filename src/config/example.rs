@@ -30,6 +30,14 @@ peer = "0.0.0.0:8082"
 grpc = "broker-1.example.org:8081"
 peer = "broker-1.example.org:8082"
 
+[tls]
+# PEM files, both or none, read at start: this node's certificate with those that lead to its root
+# behind it, and its key. The gRPC port then serves TLS and plaintext. Without them "dev" makes a
+# certificate of its own (tls/certificate.pem in the data directory), and "production" serves
+# plaintext only. The peer port is plaintext in any case.
+# certificate = ""
+# key = ""
+
 # All voters, this node among them, the same on all nodes. Without any, the node is alone.
 [[members]]
 id = 1
@@ -86,7 +94,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 26);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 28);
         assert_eq!(parse(&uncommented.join("\n")), parse(EXAMPLE));
     }
 }

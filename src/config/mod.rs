@@ -35,6 +35,9 @@ pub struct Config {
     pub profile: Profile,
     pub listen: Listen,
     pub advertise: Advertise,
+    /// What the client port serves TLS with. Without it the dev profile makes its own certificate,
+    /// and production serves plaintext only.
+    pub tls: Option<TlsFiles>,
     /// All voters with this node among them, sorted by node.
     pub members: Vec<Member>,
     pub log: LogSettings,
@@ -78,6 +81,14 @@ pub struct Listen {
 pub struct Advertise {
     pub grpc: HostPort,
     pub peer: HostPort,
+}
+
+/// Two PEM files, read once at start. Relative paths start at the working directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The node's certificate first, then those that lead to its root.
+    pub certificate: PathBuf,
+    pub key: PathBuf,
 }
 
 /// One voter of the broker group.

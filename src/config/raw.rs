@@ -17,6 +17,7 @@ pub(super) struct Raw {
     pub(super) node: RawNode,
     pub(super) listen: RawListen,
     pub(super) advertise: RawAdvertise,
+    pub(super) tls: RawTls,
     pub(super) members: Vec<RawMember>,
     pub(super) log: RawLog,
     pub(super) raft: RawRaft,
@@ -55,6 +56,13 @@ pub(super) struct RawAdvertise {
     pub(super) grpc: Option<HostPort>,
     #[serde(deserialize_with = "host_port_option")]
     pub(super) peer: Option<HostPort>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawTls {
+    pub(super) certificate: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -1,19 +1,26 @@
 //! Connections, before they are anyone's: what does not begin as HTTP/2 is closed, and there is
 //! never more than a fixed number. For the client port and for the peer port.
+//!
+//! One port serves both plaintext and TLS, where there is an [`Acceptor`]: the first byte tells
+//! them apart. A handshake counts among the connections, and shares the time that the other side
+//! has to say what it is.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use futures::stream::{FuturesUnordered, Stream, StreamExt};
+use futures::stream::Stream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinSet};
+use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
+
+use super::tls::{Acceptor, HANDSHAKE};
 
 /// What an HTTP/2 client says first (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -25,7 +32,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Admission {
     /// Open at once, those that have not said anything included; one more is closed at once.
     pub connections_max: usize,
-    /// How long a connection may take to say what it is.
+    /// How long a connection may take to say what it is, its TLS handshake included.
     pub preface_timeout: Duration,
 }
 
@@ -35,16 +42,19 @@ impl Default for Admission {
     }
 }
 
-/// HTTP/2 connections as they come; the stream does not end. Dropping it closes the listener.
+/// HTTP/2 connections as they come; the stream does not end. Dropping it closes the listener and
+/// what is not yet known to be one. Without `tls` a TLS client is closed like any other garbage.
 pub fn admitted(
     listener: TcpListener,
     admission: Admission,
+    tls: Option<Acceptor>,
 ) -> impl Stream<Item = io::Result<Connection>> + Send {
     let door = Door {
         listener,
         places: Arc::new(Semaphore::new(admission.connections_max)),
         preface_timeout: admission.preface_timeout,
-        opening: FuturesUnordered::new(),
+        tls,
+        opening: JoinSet::new(),
     };
     futures::stream::unfold(door, |mut door| async move {
         let connection = door.next().await;
@@ -56,8 +66,10 @@ struct Door {
     listener: TcpListener,
     places: Arc<Semaphore>,
     preface_timeout: Duration,
-    /// Accepted, and not yet known to speak HTTP/2.
-    opening: FuturesUnordered<BoxFuture<'static, Option<Connection>>>,
+    tls: Option<Acceptor>,
+    /// Accepted, and not yet known to speak HTTP/2. Each is a task, since a handshake computes for
+    /// as long as a hundred plaintext connections take to get in.
+    opening: JoinSet<Option<Connection>>,
 }
 
 impl Door {
@@ -71,33 +83,45 @@ impl Door {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                Some(opened) = self.opening.next() => if let Some(connection) = opened {
-                    return connection;
-                },
+                Some(opened) = self.opening.join_next() => {
+                    if let Some(connection) = sound(opened) {
+                        return connection;
+                    }
+                }
             }
         }
     }
 
-    fn begin(&self, stream: TcpStream, peer: SocketAddr) {
+    fn begin(&mut self, stream: TcpStream, peer: SocketAddr) {
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             tracing::debug!(%peer, "connection closed: there are as many as may be");
             return;
         };
-        let opening = open(stream, peer, place, self.preface_timeout);
-        self.opening.push(Box::pin(opening));
+        let (tls, timeout) = (self.tls.clone(), self.preface_timeout);
+        self.opening.spawn(open(stream, peer, place, tls, timeout));
     }
 }
 
+/// No task here is cancelled while its door stands, so one that gave nothing has panicked, which is
+/// a defect of ours and costs that one connection.
+fn sound(opened: Result<Option<Connection>, JoinError>) -> Option<Connection> {
+    opened.unwrap_or_else(|error| {
+        tracing::error!(%error, "a connection failed to open");
+        None
+    })
+}
+
 async fn open(
-    mut stream: TcpStream,
+    stream: TcpStream,
     peer: SocketAddr,
     place: OwnedSemaphorePermit,
+    tls: Option<Acceptor>,
     timeout: Duration,
 ) -> Option<Connection> {
     // Answers are small and awaited; waiting for more to send only delays them.
     stream.set_nodelay(true).ok()?;
-    match tokio::time::timeout(timeout, read_preface(&mut stream)).await {
-        Ok(Ok(())) => Some(Connection { stream, said: PREFACE.as_slice(), _place: place }),
+    match tokio::time::timeout(timeout, begun(stream, tls)).await {
+        Ok(Ok(stream)) => Some(Connection { stream, said: PREFACE.as_slice(), _place: place }),
         Ok(Err(error)) => {
             tracing::debug!(%peer, %error, "connection closed");
             None
@@ -109,8 +133,26 @@ async fn open(
     }
 }
 
+/// Looks at the first byte without taking it, since TLS wants it too.
+async fn begun(mut stream: TcpStream, tls: Option<Acceptor>) -> io::Result<Begun> {
+    let mut first = [0];
+    // At the end there is no first byte; reading says so.
+    stream.peek(&mut first).await?;
+    match tls {
+        Some(tls) if first == [HANDSHAKE] => {
+            let mut stream = tls.accept(stream).await?;
+            read_preface(&mut stream).await?;
+            Ok(Begun::Tls(Box::new(stream)))
+        }
+        Some(_) | None => {
+            read_preface(&mut stream).await?;
+            Ok(Begun::Plain(stream))
+        }
+    }
+}
+
 /// Reads no further than the first byte that differs.
-async fn read_preface(stream: &mut TcpStream) -> io::Result<()> {
+async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let mut said = [0; PREFACE.len()];
     let mut len = 0;
     while len < said.len() {
@@ -129,16 +171,26 @@ async fn read_preface(stream: &mut TcpStream) -> io::Result<()> {
 /// A connection that began as HTTP/2. What was read of it is read again.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: Begun,
     said: &'static [u8],
     _place: OwnedSemaphorePermit,
+}
+
+/// Beside a plaintext stream a TLS one is large, and most are plaintext.
+#[derive(Debug)]
+enum Begun {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Connected for Connection {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+        match &self.stream {
+            Begun::Plain(stream) => stream.connect_info(),
+            Begun::Tls(stream) => stream.get_ref().0.connect_info(),
+        }
     }
 }
 
@@ -149,7 +201,10 @@ impl AsyncRead for Connection {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.said.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, into);
+            return match &mut self.stream {
+                Begun::Plain(stream) => Pin::new(stream).poll_read(context, into),
+                Begun::Tls(stream) => Pin::new(stream).poll_read(context, into),
+            };
         }
         let (now, later) = self.said.split_at(self.said.len().min(into.remaining()));
         into.put_slice(now);
@@ -164,7 +219,10 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        match &mut self.stream {
+            Begun::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Begun::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
     }
 
     fn poll_write_vectored(
@@ -172,110 +230,33 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        match &mut self.stream {
+            Begun::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Begun::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        match &self.stream {
+            Begun::Plain(stream) => stream.is_write_vectored(),
+            Begun::Tls(stream) => stream.is_write_vectored(),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        match &mut self.stream {
+            Begun::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Begun::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
-        Poll::Ready(Ok(()))
+        match &mut self.stream {
+            Begun::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Begun::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::io::AsyncWriteExt;
-
-    async fn door(
-        admission: Admission,
-    ) -> (SocketAddr, impl Stream<Item = io::Result<Connection>>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        (listener.local_addr().unwrap(), admitted(listener, admission))
-    }
-
-    /// Reads to the end, whether it comes as a close or as a reset.
-    async fn is_closed(stream: &mut TcpStream) -> bool {
-        let mut rest = Vec::new();
-        let end = stream.read_to_end(&mut rest);
-        let end = tokio::time::timeout(Duration::from_secs(5), end).await;
-        rest.is_empty() && end.is_ok()
-    }
-
-    #[tokio::test]
-    async fn what_was_read_is_read_again() {
-        let (address, connections) = door(Admission::default()).await;
-        let mut connections = std::pin::pin!(connections);
-        let client = tokio::spawn(async move {
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            // In two pieces, with something behind.
-            stream.write_all(&PREFACE[..5]).await.unwrap();
-            tokio::task::yield_now().await;
-            stream.write_all(&PREFACE[5..]).await.unwrap();
-            stream.write_all(b"more").await.unwrap();
-            stream
-        });
-        let mut connection = connections.next().await.unwrap().unwrap();
-        let mut said = [0; 28];
-        connection.read_exact(&mut said).await.unwrap();
-        assert_eq!(&said[..24], PREFACE);
-        assert_eq!(&said[24..], b"more");
-        assert_eq!(
-            connection.connect_info().remote_addr,
-            Some(client.await.unwrap().local_addr().unwrap())
-        );
-    }
-
-    #[tokio::test]
-    async fn garbage_is_closed_and_others_get_in() {
-        let (address, connections) = door(Admission::default()).await;
-        let mut connections = std::pin::pin!(connections);
-        let mut garbage = TcpStream::connect(address).await.unwrap();
-        garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-        let mut good = TcpStream::connect(address).await.unwrap();
-        good.write_all(PREFACE).await.unwrap();
-        connections.next().await.unwrap().unwrap();
-        assert!(is_closed(&mut garbage).await);
-    }
-
-    #[tokio::test]
-    async fn silence_is_closed() {
-        let admission =
-            Admission { preface_timeout: Duration::from_millis(50), ..Admission::default() };
-        let (address, connections) = door(admission).await;
-        let serving =
-            tokio::spawn(async move { std::pin::pin!(connections).next().await.is_some() });
-        let mut silent = TcpStream::connect(address).await.unwrap();
-        let mut half = TcpStream::connect(address).await.unwrap();
-        half.write_all(&PREFACE[..10]).await.unwrap();
-        assert!(is_closed(&mut silent).await && is_closed(&mut half).await);
-        serving.abort();
-    }
-
-    #[tokio::test]
-    async fn there_are_never_more_than_allowed() {
-        let (address, connections) =
-            door(Admission { connections_max: 1, ..Admission::default() }).await;
-        let mut connections = std::pin::pin!(connections);
-        let mut first = TcpStream::connect(address).await.unwrap();
-        first.write_all(PREFACE).await.unwrap();
-        let held = connections.next().await.unwrap().unwrap();
-        let mut second = TcpStream::connect(address).await.unwrap();
-        let closed = async { is_closed(&mut second).await };
-        tokio::select! {
-            closed = closed => assert!(closed),
-            _ = connections.next() => panic!("one more than allowed"),
-        }
-        drop(held);
-        let mut third = TcpStream::connect(address).await.unwrap();
-        third.write_all(PREFACE).await.unwrap();
-        connections.next().await.unwrap().unwrap();
-    }
-}
+mod tests;

@@ -4,8 +4,8 @@
 //! [`Broker`], and writes the answer in the form that official clients
 //! expect: business errors inside the response, gRPC errors for the transport alone.
 //! Promises: no byte from outside panics; every refusal names the limit and the value; a connection
-//! that is silent, dead or not HTTP/2 is closed; handed-out messages whose reply could not be
-//! written go back.
+//! that is silent, dead or not HTTP/2 (plaintext or inside TLS) is closed; handed-out messages whose
+//! reply could not be written go back.
 //! Never: stored state, the log, the machine, or a decision about messages.
 //! Start reading at `service`, then `limits`, `status`, `receive`.
 
@@ -25,6 +25,7 @@ mod service;
 mod settings;
 mod status;
 mod telemetry;
+pub mod tls;
 
 use std::io;
 use std::time::Duration;
@@ -39,6 +40,7 @@ use crate::wire::rocketmq::messaging_service_server::MessagingServiceServer;
 use self::listener::Admission;
 use self::service::Messaging;
 use self::telemetry::Streams;
+use self::tls::Acceptor;
 
 /// Bytes of one request. Far more than may be in one, so that a body which is too large is refused
 /// by its own code; beyond, gRPC's OUT_OF_RANGE says so before anything is read.
@@ -59,9 +61,11 @@ const HEADERS_MAX: u32 = 16 << 10;
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How the port behaves.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     pub admission: Admission,
+    /// Serves TLS beside plaintext on the same port.
+    pub tls: Option<Acceptor>,
     /// Administration also from other hosts.
     pub admin_from_anywhere: bool,
 }
@@ -90,7 +94,7 @@ pub async fn serve(
             MessagingServiceServer::new(messaging).max_decoding_message_size(REQUEST_BYTES_MAX),
         )
         .add_service(AdminServer::new(admin));
-    let connections = listener::admitted(listener, options.admission);
+    let connections = listener::admitted(listener, options.admission, options.tls);
     let mut stop = ending;
     let serving =
         router.serve_with_incoming_shutdown(connections, async move { stop.comes().await });

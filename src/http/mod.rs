@@ -30,7 +30,7 @@ struct Answers {
     readiness: Arc<dyn Readiness>,
 }
 
-/// The paths, for [`serve`].
+/// The paths, for [`serve()`].
 pub fn router(metrics: PrometheusHandle, readiness: Arc<dyn Readiness>) -> Router {
     Router::new()
         .route("/metrics", get(metrics_text))

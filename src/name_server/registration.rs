@@ -1,8 +1,8 @@
 //! What a node says of itself, as values and as bytes.
 //!
 //! ```text
-//! version u8 (1) | node u64 | group u32 | term u64 | standing u8 | committed u64 | port u16
-//! | name: length u16, UTF-8 | host: length u16, UTF-8
+//! version u8 (1) | node u64 | said u64 | group u32 | term u64 | standing u8 | committed u64
+//! | port u16 | name: length u16, UTF-8 | host: length u16, UTF-8
 //! ```
 //! Big-endian. Sent between nodes only; never stored.
 
@@ -12,6 +12,9 @@ use crate::base::{BrokerGroupId, NodeId, Term};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     pub node: NodeId,
+    /// When the node said this, in microseconds of its own monotonic clock. Only compared with
+    /// what the same node says.
+    pub said: u64,
     /// The broker name that clients see, stable for ever.
     pub name: String,
     /// Where clients are told to call it.
@@ -57,6 +60,7 @@ impl Registration {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend(self.node.get().to_be_bytes());
+        out.extend(self.said.to_be_bytes());
         out.extend(self.group.get().to_be_bytes());
         out.extend(self.term.get().to_be_bytes());
         out.push(self.standing as u8);
@@ -77,6 +81,7 @@ impl Registration {
             return Err(RegistrationError::Version { found: version });
         }
         let node = NodeId::new(u64::from_be_bytes(rest.array()?));
+        let said = u64::from_be_bytes(rest.array()?);
         let group = BrokerGroupId::new(u32::from_be_bytes(rest.array()?));
         let term = Term::new(u64::from_be_bytes(rest.array()?));
         let standing = match rest.array::<1>()?[0] {
@@ -92,7 +97,7 @@ impl Registration {
         if !rest.bytes.is_empty() {
             return Err(RegistrationError::Long { extra: rest.bytes.len() });
         }
-        Ok(Self { node, name, host, port, group, term, standing, committed })
+        Ok(Self { node, said, name, host, port, group, term, standing, committed })
     }
 }
 
@@ -128,6 +133,7 @@ mod tests {
     fn example() -> Registration {
         Registration {
             node: NodeId::new(3),
+            said: 5,
             name: "b3".into(),
             host: "h".into(),
             port: 8081,
@@ -141,8 +147,8 @@ mod tests {
     #[test]
     fn the_bytes_are_fixed() {
         let golden = [
-            1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 1, 0, 0, 0, 0, 0, 0, 0,
-            9, 0x1f, 0x91, 0, 2, b'b', b'3', 0, 1, b'h',
+            1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7,
+            1, 0, 0, 0, 0, 0, 0, 0, 9, 0x1f, 0x91, 0, 2, b'b', b'3', 0, 1, b'h',
         ];
         assert_eq!(example().encode(), golden);
         assert_eq!(Registration::decode(&golden), Ok(example()));
@@ -163,7 +169,7 @@ mod tests {
         other[0] = 2;
         assert_eq!(Registration::decode(&other), Err(RegistrationError::Version { found: 2 }));
         let mut unsure = bytes;
-        unsure[21] = 3;
+        unsure[29] = 3;
         assert_eq!(Registration::decode(&unsure), Err(RegistrationError::Standing { found: 3 }));
     }
 }

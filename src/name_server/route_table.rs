@@ -36,12 +36,12 @@ impl RouteTable {
         Self { expiry, heard: BTreeMap::new(), leaders: BTreeMap::new() }
     }
 
-    /// Takes a registration in. One with an older term than the same node told before was
-    /// overtaken on its way and is dropped.
+    /// Takes a registration in. One that was overtaken on its way by a later one of the same node
+    /// is dropped, as long as the later one counts: a machine that starts again counts anew.
     pub fn register(&mut self, registration: Registration, now: Duration) {
-        let Registration { node, group, term, standing, .. } = registration;
+        let Registration { node, said, group, term, standing, .. } = registration;
         let overtaken =
-            |heard: &Heard| heard.registration.term > term && now < heard.at + self.expiry;
+            |heard: &Heard| heard.registration.said > said && now < heard.at + self.expiry;
         if self.heard.get(&(group, node)).is_some_and(overtaken) {
             return;
         }
@@ -100,6 +100,7 @@ mod tests {
     fn says(node: u64, term: u64, leads: bool) -> Registration {
         Registration {
             node: NodeId::new(node),
+            said: term,
             name: format!("broker-{node}"),
             host: "h".into(),
             port: 1,
@@ -168,7 +169,7 @@ mod tests {
         table.register(says(1, 5, false), at(0));
         table.register(says(1, 4, true), at(1));
         assert_eq!(leader(&table, 1), None);
-        // A node that restarted with another term after its silence is heard again.
+        // Its machine started again, and its clock with it.
         table.register(says(1, 3, false), at(4000));
         assert_eq!(live(&table, 4000), [1]);
     }

@@ -4,7 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::grpc::tls::IdentityError;
 use crate::raft;
+
+use super::certificate::CertificateError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -22,6 +25,12 @@ pub enum NodeError {
     Parent { parent: u32, source: io::Error },
     #[error("process {parent}, which this one was to end with, is not its parent (any more)")]
     Orphan { parent: u32 },
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    #[error("cannot read {} ([tls]): {source}", path.display())]
+    TlsFile { path: PathBuf, source: io::Error },
+    #[error("the certificate {} with the key {}: {source}", certificate.display(), key.display())]
+    TlsIdentity { certificate: PathBuf, key: PathBuf, source: IdentityError },
     #[error(transparent)]
     Open(#[from] raft::OpenError),
     #[error(transparent)]

@@ -44,6 +44,7 @@ impl Live {
     pub(super) fn registration(&self, leadership: Leadership, status: &Status) -> Registration {
         Registration {
             node: self.own.node,
+            said: u64::try_from(self.clock.monotonic().as_micros()).unwrap_or(u64::MAX),
             name: self.own.name.clone(),
             host: self.own.host.clone(),
             port: self.own.port,

@@ -1,11 +1,12 @@
 //! One running node: everything that the rooms offer, put together from a [`Config`].
 //!
 //! What it is: the composition root. It starts every long task, owns it, and awaits its end.
-//! Promises: the first failure wins and is what [`run`] answers; a told stop hands leadership over
+//! Promises: the first failure wins and is what [`run()`] answers; a told stop hands leadership over
 //! first and leaves nothing running; two processes never share a data directory.
 //! Never: a decision about messages, or a loop that nobody awaits.
 //! Start reading at `run` for the order of starting and stopping.
 
+pub mod certificate;
 mod error;
 mod gauges;
 mod live;
@@ -18,6 +19,7 @@ mod run;
 mod scrub;
 mod signals;
 mod tasks;
+mod tls;
 
 pub use error::NodeError;
 pub use load::{Figures, Load, REPORT, Tally};

@@ -14,6 +14,7 @@ use crate::broker::{Bell, Broker};
 use crate::config::Config;
 use crate::env::{Env, os};
 use crate::grpc::listener::Admission;
+use crate::grpc::tls::Acceptor;
 use crate::raft::{Group, TransferError};
 use crate::{grpc, http, metrics};
 
@@ -24,7 +25,7 @@ use super::peers::{Desk, register, tell_now};
 use super::readiness::Readiness;
 use super::signals::Signals;
 use super::tasks::Tasks;
-use super::{DURABILITY, NodeError, broker_options, gauges, raft_options, scrub};
+use super::{DURABILITY, NodeError, broker_options, gauges, raft_options, scrub, tls};
 
 /// How long tasks may take to end; the gRPC server waits up to twice three seconds by itself.
 const TASKS_END: Duration = Duration::from_secs(7);
@@ -67,6 +68,7 @@ struct Node {
     /// What the replica needs, and HTTP; ends last.
     back: Tasks,
     grpc: Option<TcpListener>,
+    tls: Option<Acceptor>,
     peer: Option<TcpListener>,
     group: Option<Group>,
     load: Option<Load>,
@@ -102,6 +104,7 @@ impl Node {
             profile = config.profile.name(),
             "raftmq starts"
         );
+        let tls = tls::acceptor(&config)?;
         let (grpc, peer) = (Some(grpc), Some(peer));
         Ok(Self {
             config,
@@ -112,6 +115,7 @@ impl Node {
             front,
             back,
             grpc,
+            tls,
             peer,
             group: None,
             load: None,
@@ -191,7 +195,7 @@ impl Node {
     fn serve_peers(&mut self, group: &Group) {
         let listener = self.peer.take().expect("the peer port is bound and served once");
         let routes = group.peer_service();
-        let connections = grpc::listener::admitted(listener, self.admission());
+        let connections = grpc::listener::admitted(listener, self.admission(), None);
         let stop = self.back.stop();
         self.back.start("the peer port", async move {
             let served = tonic::transport::Server::builder()
@@ -213,6 +217,7 @@ impl Node {
         let listener = self.grpc.take().expect("the gRPC port is bound and served once");
         let options = grpc::Options {
             admission: self.admission(),
+            tls: self.tls.take(),
             admin_from_anywhere: self.config.admin_from_anywhere,
         };
         let stop = self.front.stop();

@@ -21,3 +21,4 @@ mod malformed;
 mod proto_descriptor;
 mod python_client;
 mod storm;
+mod tls;

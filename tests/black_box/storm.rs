@@ -11,7 +11,7 @@ use crate::common::until;
 
 /// How soon everything a bad connection took must be free again.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
-/// Of each kind on each port of each node: 9 ports and 9 kinds make several hundred connections.
+/// Of each kind on each port of each node: 9 ports and 10 kinds make several hundred connections.
 const EACH: usize = 4;
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -66,6 +66,7 @@ fn kinds() -> Vec<(&'static str, Vec<u8>)> {
         ("half a preface", HTTP2_PREFACE[..10].to_vec()),
         ("a preface and silence", after_preface(&[])),
         ("a TLS hello", [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc][..], &[7; 200]].concat()),
+        ("noise in a TLS record", [&[0x16, 3, 3, 0, 200][..], &[7; 200]].concat()),
         ("half a request", b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Half: ".to_vec()),
         ("an endless header", [&b"GET / HTTP/1.1\r\nX: "[..], &[b'a'; 1 << 20]].concat()),
         ("an oversized frame", after_preface(&[frame(0xff_ffff, 0, 0, 1, &[0; 100_000])])),

@@ -63,6 +63,22 @@ impl Client {
     pub(crate) fn verifies_tls(self) -> bool {
         matches!(self, Self::Python | Self::Node)
     }
+
+    /// Why a leader's end can cost this client more than the time that the others need to elect
+    /// the next one; `None` for a client whose own retry must cover all of it.
+    pub(crate) fn stalls_by_its_own_rules(self) -> Option<&'static str> {
+        match self {
+            Self::Python | Self::Node | Self::Java => None,
+            Self::Go => Some(
+                "Go 5.1.4 sends all three attempts to one broker, and dials one that is gone for \
+                 5 s each time; it asks for the route every 30 s",
+            ),
+            Self::Rust => Some(
+                "Rust 5.0.0 tries a send once and never asks for a route again, so each send to a \
+                 node that is gone fails at once",
+            ),
+        }
+    }
 }
 
 fn sources(language: &str) -> PathBuf {

@@ -1,13 +1,22 @@
 //! A connection that says exactly what a test wants said, right or wrong.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper_util::rt::TokioIo;
 use prost_types::{Duration as ProtoDuration, Timestamp};
 use raftmq::wire::rocketmq as v2;
-use tonic::transport::{Channel, Endpoint};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint, Error, Uri};
 use tonic::{Request, Status};
 use v2::messaging_service_client::MessagingServiceClient;
 use v2::receive_message_response::Content;
@@ -26,6 +35,10 @@ pub(crate) struct Raw {
 /// Code and text of an answer that is carried inside the response.
 pub(crate) type Answer = (i32, String);
 
+fn endpoint(address: SocketAddr) -> Endpoint {
+    Endpoint::from_shared(format!("http://{address}")).unwrap().timeout(RPC_TIMEOUT)
+}
+
 pub(crate) fn answer(status: Option<v2::Status>) -> Answer {
     let status = status.expect("every response carries a status");
     (status.code, status.message)
@@ -42,8 +55,32 @@ macro_rules! unary {
 
 impl Raw {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-        let channel = endpoint.timeout(RPC_TIMEOUT).connect().await.unwrap();
+        Self::over(endpoint(address).connect().await.unwrap())
+    }
+
+    /// Verifies the server, with the certificate in this PEM as the one root.
+    pub(crate) async fn connect_tls(address: SocketAddr, root: &[u8]) -> Result<Self, Error> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(root).unwrap()).unwrap();
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let connector = TlsConnector::from(Arc::new(config));
+        let connect = tower::service_fn(move |_: Uri| {
+            let connector = connector.clone();
+            async move {
+                let stream = TcpStream::connect(address).await?;
+                let stream = connector.connect(ServerName::from(address.ip()), stream).await?;
+                Ok::<_, io::Error>(TokioIo::new(stream))
+            }
+        });
+        Ok(Self::over(endpoint(address).connect_with_connector(connect).await?))
+    }
+
+    fn over(channel: Channel) -> Self {
         let rpc = MessagingServiceClient::new(channel)
             .max_encoding_message_size(MESSAGE_MAX)
             .max_decoding_message_size(MESSAGE_MAX);

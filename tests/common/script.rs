@@ -54,9 +54,20 @@ impl Script {
             match (enough(lines), ended) {
                 (true, _) => Ok(()),
                 (false, None) => Err(format!("{} lines", lines.len())),
-                (false, Some(status)) => panic!("{what}: the script ended with {status}"),
+                (false, Some(status)) => {
+                    let last = lines.last();
+                    panic!("{what}: the script ended with {status}; its last line: {last:?}");
+                }
             }
         });
+    }
+
+    /// Ends it now, with what it was in the middle of; all that it wrote.
+    pub(crate) fn cut(mut self) -> Vec<Value> {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.lines();
+        std::mem::take(&mut self.lines)
     }
 
     /// Closes its input and waits until it has ended; all that it wrote.

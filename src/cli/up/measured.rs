@@ -7,7 +7,7 @@ use crate::node::{Figures, Load, REPORT};
 
 use super::child::{self, Running};
 use super::plan::{self, Planned};
-use super::{UpError, check_ports};
+use super::{UpError, check_ports, prepare};
 
 const NODES: u64 = 3;
 /// Ports that are tried; 30 are between the first and the last one of a cluster.
@@ -40,7 +40,7 @@ impl Drop for Scratch {
 pub(in crate::cli) async fn measure(data: &Path, load: Load) -> Result<Figures, UpError> {
     let scratch = Scratch::make(data)?;
     let nodes = free(&scratch.0)?;
-    plan::write_configs(&nodes)?;
+    prepare(&scratch.0, &nodes)?;
     let running: Result<Vec<Running>, UpError> =
         nodes.into_iter().map(|planned| Running::start(planned, Some(load))).collect();
     let mut running = running?;

@@ -12,13 +12,14 @@ mod supervise;
 
 use std::fs::File;
 use std::io;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rustix::fs::FlockOperation;
 
 use crate::base::NodeId;
+use crate::node::certificate::{self, CertificateError};
 
 use super::failure::Failure;
 use super::here;
@@ -70,6 +71,8 @@ pub(super) enum UpError {
     File { path: PathBuf, source: io::Error },
     #[error("the configuration {} is not understood: {source}", path.display())]
     Config { path: PathBuf, source: Box<toml::de::Error> },
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     #[error("node {node} cannot be started: {source}")]
     Start { node: NodeId, source: io::Error },
     #[error("node {node} ended {how} before it was ready; its log {} ends with: {last_words}", log.display())]
@@ -97,7 +100,7 @@ impl Up {
         let nodes = up.plan(there)?;
         plan::check_moved(&up.data, &nodes[..usize::try_from(there).unwrap_or(0)])?;
         check_ports(&nodes)?;
-        plan::write_configs(&nodes)?;
+        prepare(&up.data, &nodes)?;
         here(supervise::supervise(&up.data, nodes, up.restart, output))
     }
 
@@ -110,6 +113,12 @@ impl Up {
         }
         plan::plan(&self.data, count, self.base_port)
     }
+}
+
+/// Writes what nodes read at their start.
+fn prepare(data: &Path, nodes: &[Planned]) -> Result<(), UpError> {
+    certificate::keep_own(data, &Ipv4Addr::LOCALHOST.to_string())?;
+    plan::write_configs(nodes)
 }
 
 /// Held as long as the file is open, and given back by the kernel however the process ends.

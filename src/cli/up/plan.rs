@@ -7,6 +7,7 @@ use toml::{Table, Value};
 
 use crate::base::NodeId;
 use crate::config::HostPort;
+use crate::node::certificate;
 
 use super::UpError;
 
@@ -137,6 +138,7 @@ fn read(path: &Path) -> Result<Table, UpError> {
 }
 
 fn set_plan(table: &mut Table, planned: &Planned, nodes: &[Planned]) {
+    set_tls(table, planned);
     let local = |port| Value::from(HostPort::loopback(port).to_string());
     let id = |node: NodeId| Value::Integer(i64::try_from(node.get()).expect("at most 9"));
     let data = planned.data_path().to_string_lossy().into_owned();
@@ -156,6 +158,23 @@ fn set_plan(table: &mut Table, planned: &Planned, nodes: &[Planned]) {
         Value::Table(member)
     };
     table.insert("members".into(), Value::Array(nodes.iter().map(member).collect()));
+}
+
+/// All nodes have the one certificate of the cluster, so that a client needs one root. Somebody
+/// else's stays; ours moves with the data.
+fn set_tls(table: &mut Table, planned: &Planned) {
+    let cluster = |node_data: &Path| node_data.parent()?.parent().map(certificate::own_files);
+    let text = |section: &str, key: &str| table.get(section)?.get(key)?.as_str().map(Path::new);
+    let named = [text("tls", "certificate"), text("tls", "key")];
+    let old = text("node", "data").and_then(cluster);
+    let ours = old.is_some_and(|old| named == [Some(&*old.certificate), Some(&*old.key)]);
+    if !ours && (named != [None, None]) {
+        return;
+    }
+    let files = cluster(&planned.data_path()).expect("DIR/node-N/data has two parents");
+    let path = |path: PathBuf| Value::from(path.to_string_lossy().into_owned());
+    set(table, "tls", "certificate", path(files.certificate));
+    set(table, "tls", "key", path(files.key));
 }
 
 fn set(table: &mut Table, section: &str, key: &str, value: Value) {
@@ -217,10 +236,30 @@ mod tests {
         write_configs(&nodes).unwrap();
         assert!(load().admin_from_anywhere);
 
+        let own = certificate::own_files(dir.path());
+        assert_eq!(load().tls, Some(own.clone()));
+        let elsewhere = fs::read_to_string(&path).unwrap().replace("/tls/key", "/other/key");
+        fs::write(&path, elsewhere).unwrap();
+        write_configs(&nodes).unwrap();
+        let key = dir.path().join("other/key.pem");
+        assert_eq!(load().tls, Some(crate::config::TlsFiles { key, ..own }), "it was set by hand");
+
         check_moved(dir.path(), &nodes).unwrap();
         let moved = plan(dir.path(), 3, Some(9100)).unwrap();
         let error = check_moved(dir.path(), &moved).unwrap_err().to_string();
         assert!(error.contains("127.0.0.1:9002") && error.contains("127.0.0.1:9102"), "{error}");
         check_moved(dir.path(), &moved[..1]).unwrap();
+    }
+
+    #[test]
+    fn the_certificate_moves_with_the_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+        write_configs(&plan(&old, 1, None).unwrap()).unwrap();
+        fs::rename(&old, &new).unwrap();
+        let nodes = plan(&new, 1, None).unwrap();
+        write_configs(&nodes).unwrap();
+        let config = Sources { file: nodes[0].config_path(), overlays: vec![] }.load().unwrap();
+        assert_eq!(config.tls, Some(certificate::own_files(&new)));
     }
 }

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::base::NodeId;
 use crate::config::HostPort;
+use crate::node::certificate;
 
 use super::super::failure::Failure;
 use super::super::output::{Output, Table};
@@ -218,8 +219,11 @@ impl Supervisor<'_> {
             other => format!(" --endpoint {other}"),
         };
         let data = self.data.display();
+        let certificate = certificate::own_files(self.data).certificate;
+        let certificate = certificate.display();
         self.output.line(format_args!(
-            "\nReady. Data is in {data}; Ctrl-C stops. In another terminal:\n\
+            "\nReady. Data is in {data}; Ctrl-C stops. Clients may use TLS on the same ports; the\n\
+             certificate to trust is {certificate}. In another terminal:\n\
              \x20 raftmq message send --topic hello --body world{endpoint}\n\
              \x20 raftmq message receive --topic hello --group readers --ack{endpoint}\n\
              \x20 raftmq cluster status{endpoint}"

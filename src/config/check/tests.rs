@@ -48,6 +48,19 @@ fn the_dev_profile_is_a_set_of_defaults_that_can_be_changed() {
 }
 
 #[test]
+fn tls_has_a_certificate_and_a_key_or_neither() {
+    assert_eq!(parse(NODE).unwrap().tls, None);
+    let tls = parse(&with("[tls]\ncertificate = \"c.pem\"\nkey = \"k.pem\"\n")).unwrap().tls;
+    let files = TlsFiles { certificate: "c.pem".into(), key: "k.pem".into() };
+    assert_eq!(tls, Some(files));
+    assert_eq!(parse(&with("[tls]\ncertificate = \"\"\n")).unwrap().tls, None);
+    let half = |set: &'static str, not| RelationError::HalfTls { set, path: "x".into(), not };
+    assert_eq!(broken(&with("[tls]\ncertificate = \"x\"\n")), half("certificate", "key"));
+    let no_certificate = "[tls]\nkey = \"x\"\ncertificate = \"\"\n";
+    assert_eq!(broken(&with(no_certificate)), half("key", "certificate"));
+}
+
+#[test]
 fn members_agree_with_the_node_and_with_each_other() {
     let three = [member(3, 30), member(1, 10), member(2, 20)].concat();
     let config = parse(&with(&three)).unwrap();
