@@ -24,6 +24,10 @@ pub(super) enum Failure {
     Up(#[from] UpError),
     #[error(transparent)]
     Inspect(#[from] InspectError),
+    #[error("no request was answered within {seconds} s: {last}")]
+    NothingMeasured { seconds: u64, last: String },
+    #[error("cannot measure the disk of {}: {source}", path.display())]
+    Disk { path: PathBuf, source: io::Error },
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot start the runtime: {0}")]

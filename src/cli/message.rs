@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::{Args, Subcommand};
+use futures::StreamExt;
 use serde::Serialize;
 
 use crate::base::{GroupName, TopicName};
-use crate::client::{Draft, Received, SentMessage, Take};
+use crate::client::{Draft, Producer, Received, SentMessage, SimpleConsumer, Take};
 
 use super::Ask;
 use super::failure::Failure;
@@ -44,7 +45,7 @@ pub(super) struct Send {
     /// A property; may be given several times.
     #[arg(long = "property", value_name = "NAME=VALUE", value_parser = property)]
     properties: Vec<(String, String)>,
-    /// Send the same content so many times, one request each.
+    /// Send the same content so many times, one request each, several of them under way at a time.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
@@ -78,6 +79,8 @@ pub(super) struct Receive {
     ask: Ask,
 }
 
+/// Requests of one command that are under way at a time.
+const IN_FLIGHT: usize = 64;
 /// One receive asks for at most so many, by the protocol.
 const BATCH_MAX: usize = 32;
 /// One poll lasts at most so long, by the protocol.
@@ -113,10 +116,13 @@ impl Send {
             keys: self.keys,
             properties: self.properties,
         };
-        let client = self.ask.client().await?;
+        let count = usize::try_from(self.count).unwrap_or(usize::MAX);
+        let producer = Producer::connect(&self.ask.endpoint, count.min(IN_FLIGHT)).await?;
+        let requests = futures::stream::repeat(vec![draft]).take(count);
+        let mut answers = std::pin::pin!(producer.pipeline(requests));
         let mut sent = Vec::new();
-        for _ in 0..self.count {
-            match client.send(std::slice::from_ref(&draft)).await {
+        while let Some(answer) = answers.next().await {
+            match answer {
                 Ok(receipts) => sent.extend(receipts),
                 Err(error) => {
                     // What was sent before stays sent, and the caller has to know.
@@ -153,25 +159,28 @@ impl Receive {
         let client = self.ask.client().await?;
         let deadline = Instant::now() + Duration::from_millis(self.wait);
         let max = usize::try_from(self.max).unwrap_or(usize::MAX);
+        let take = Take {
+            topic: self.topic,
+            group: self.group,
+            filter: self.filter,
+            max: 1,
+            invisible: Duration::from_millis(self.invisible),
+            wait: Duration::ZERO,
+        };
+        let consumer = SimpleConsumer::new(client, take).await?;
         let mut received = Vec::new();
         while received.len() < max {
             let left = deadline.saturating_duration_since(Instant::now());
             let batch = (max - received.len()).min(BATCH_MAX);
-            let take = Take {
-                topic: self.topic.clone(),
-                group: self.group.clone(),
-                filter: self.filter.clone(),
-                max: u32::try_from(batch).expect("at most 32"),
-                invisible: Duration::from_millis(self.invisible),
-                // Once there is something, only what is ready is wanted.
-                wait: if received.is_empty() { left.min(POLL_MAX) } else { Duration::ZERO },
-            };
-            let batch = client.receive(&take).await?;
+            let batch = u32::try_from(batch).expect("at most 32");
+            // Once there is something, only what is ready is wanted.
+            let wait = if received.is_empty() { left.min(POLL_MAX) } else { Duration::ZERO };
+            let batch = consumer.receive_up_to(batch, wait).await?;
             if batch.is_empty() && (!received.is_empty() || left <= POLL_MAX) {
                 break;
             }
             if self.ack && !batch.is_empty() {
-                client.ack(&self.topic, &self.group, &batch).await?;
+                consumer.ack(&batch).await?;
             }
             received.extend(batch);
         }

@@ -7,6 +7,7 @@
 //! which reads the log of a stopped node.
 //! Only this room prints.
 
+mod bench;
 mod cluster;
 mod config;
 mod failure;
@@ -61,6 +62,9 @@ enum Command {
     /// Ask about the cluster.
     #[command(subcommand)]
     Cluster(cluster::Cluster),
+    /// Measure: throughput and latency, next to what the disk can do.
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Look into the files of a stopped node.
     #[command(subcommand)]
     Inspect(inspect::Inspect),
@@ -103,6 +107,7 @@ fn dispatch(command: Command, output: &Output) -> Result<(), Failure> {
         Command::Group(group) => here(group.run(output)),
         Command::Message(message) => here(message.run(output)),
         Command::Cluster(cluster) => here(cluster.run(output)),
+        Command::Bench(bench) => here(bench.run(output)),
         Command::Inspect(inspect) => inspect.run(output),
     }
 }
@@ -145,6 +150,10 @@ mod tests {
             "message send --topic t --body-file f",
             "message receive --topic t --group g --filter a||b --max 10 --ack --wait 3s",
             "cluster status --output json",
+            "bench produce --size 1024 --in-flight 256 --batch 16 --seconds 5 --data d --output json",
+            "bench consume --topic t --prefill 0",
+            "bench e2e --endpoint h:1 --stay",
+            "bench raft --in-flight 1",
             "inspect log DIR --from 3 --limit 10 --commands",
         ] {
             let words = line.split(' ').map(str::to_owned);
@@ -163,6 +172,9 @@ mod tests {
             "message send --topic t --body b --body-file f",
             "message send --topic t --body b --property novalue",
             "message receive --topic t --group g --max 0",
+            "bench produce --in-flight 0",
+            "bench produce --batch 129",
+            "bench raft --size 4194305",
             "up --nodes 0",
             "up --nodes 10",
         ] {

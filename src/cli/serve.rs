@@ -8,7 +8,7 @@ use serde_json::json;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, Sources};
-use crate::node::{self, NodeError};
+use crate::node::{self, Load, NodeError};
 
 use super::failure::Failure;
 use super::output::Output;
@@ -29,6 +29,9 @@ pub(super) struct Serve {
     /// End when this process, which must be the parent, has ended in whatever way.
     #[arg(long, hide = true, value_name = "PID")]
     with_parent: Option<u32>,
+    /// When this node leads, measure log and machine; what `raftmq bench raft` starts.
+    #[arg(long, hide = true, value_name = "SIZE,IN_FLIGHT,BATCH,SECONDS")]
+    load: Option<Load>,
 }
 
 /// What is logged unless `RUST_LOG` says otherwise.
@@ -47,7 +50,7 @@ impl Serve {
         log_to_stderr();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.map_err(Failure::Runtime)?;
-        let ended: Result<(), NodeError> = runtime.block_on(node::run(config));
+        let ended: Result<(), NodeError> = runtime.block_on(node::run(config, self.load));
         // Work on other threads that still waits has nobody left to answer to.
         runtime.shutdown_background();
         Ok(ended?)

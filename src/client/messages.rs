@@ -38,10 +38,20 @@ impl Client {
         answer.entries.into_iter().map(sent).collect()
     }
 
+    pub(super) async fn any_queue(
+        &self,
+        topic: &TopicName,
+    ) -> Result<v2::MessageQueue, ClientError> {
+        let queue = self.queues(topic).await?.into_iter().next();
+        queue.ok_or(ClientError::Incomplete { what: "a queue in the route" })
+    }
+
     /// Up to `take.max` messages; none when nothing came in time.
-    pub async fn receive(&self, take: &Take) -> Result<Vec<Received>, ClientError> {
-        let queue = self.queues(&take.topic).await?.into_iter().next();
-        let queue = queue.ok_or(ClientError::Incomplete { what: "a queue in the route" })?;
+    pub(super) async fn receive_from(
+        &self,
+        take: &Take,
+        queue: v2::MessageQueue,
+    ) -> Result<Vec<Received>, ClientError> {
         let request = v2::ReceiveMessageRequest {
             group: Some(resource(take.group.as_str())),
             message_queue: Some(queue),

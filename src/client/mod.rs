@@ -1,6 +1,7 @@
 //! Our own client: what the command line asks a broker, over the protocols that brokers serve.
 //!
-//! What it is: [`Client`], one connection to one node. Messages go by `apache.rocketmq.v2`, the
+//! What it is: [`Client`], one connection to one node; on it [`Producer`], which sends with a window
+//! over several connections, and [`SimpleConsumer`]. Messages go by `apache.rocketmq.v2`, the
 //! rest by `raftmq.v1.Admin`. Its values derive serde, because the command line prints them.
 //! Promises: an `Ok` is what the broker said, and a refusal carries its code and text; nothing is
 //! repeated on its own account, so an unknown outcome stays visible.
@@ -9,6 +10,8 @@
 mod admin;
 mod error;
 mod messages;
+mod producer;
+mod simple_consumer;
 mod values;
 
 use std::hash::{BuildHasher, RandomState};
@@ -22,6 +25,8 @@ use crate::wire::raftmq::admin_client::AdminClient;
 use crate::wire::rocketmq::messaging_service_client::MessagingServiceClient;
 
 pub use error::ClientError;
+pub use producer::Producer;
+pub use simple_consumer::SimpleConsumer;
 pub use values::{
     BrokerGroupStatus, Draft, GroupInfo, GroupTopic, NodeStatus, QueueInfo, Received, RouteQueue,
     SentMessage, Take, TopicInfo,
@@ -33,6 +38,10 @@ pub struct Client {
     channel: Channel,
     id: MetadataValue<Ascii>,
 }
+
+/// Connections of one producer or bench. More do not help on few cores (openraft.md, section 2: 41 k
+/// calls a second on one, 88 k on four).
+pub const CHANNELS: usize = 4;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a call may take; polls have their own time on top.

@@ -10,6 +10,7 @@ pub mod certificate;
 mod error;
 mod gauges;
 mod live;
+mod load;
 mod lock;
 mod parent;
 mod peers;
@@ -21,6 +22,7 @@ mod tasks;
 mod tls;
 
 pub use error::NodeError;
+pub use load::{Figures, Load, REPORT, Tally};
 pub use parent::end_with_parent;
 pub use run::run;
 
@@ -31,7 +33,7 @@ use crate::config::Config;
 use crate::{broker, commit_log, machine, raft};
 
 /// What an `OK` to a send means; printed at start and shown as a metric.
-const DURABILITY: &str = "majority-fsync";
+pub const DURABILITY: &str = "majority-fsync";
 
 /// Queues of a topic that a client's first use creates.
 const QUEUES_ON_USE: u32 = 8;

@@ -19,6 +19,7 @@ use crate::raft::{Group, TransferError};
 use crate::{grpc, http, metrics};
 
 use super::live::Live;
+use super::load::{self, Load};
 use super::lock::DataLock;
 use super::peers::{Desk, register, tell_now};
 use super::readiness::Readiness;
@@ -34,11 +35,12 @@ const STAY_POLL: Duration = Duration::from_millis(20);
 const PEER_PING_INTERVAL: Duration = Duration::from_secs(5);
 const PEER_PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs a node until it is told to stop (`Ok`) or cannot go on.
-pub async fn run(config: Config) -> Result<(), NodeError> {
+/// Runs a node until it is told to stop (`Ok`) or cannot go on. With a load it measures itself.
+pub async fn run(config: Config, load: Option<Load>) -> Result<(), NodeError> {
     let mut signals = Signals::listen()?;
     let _lock = DataLock::take(&config.data)?;
     let mut node = Node::bind(config).await?;
+    node.load = load;
     let ended = tokio::select! {
         told = signals.stop() => Ok(told),
         error = node.live() => Err(error),
@@ -69,6 +71,7 @@ struct Node {
     tls: Option<Acceptor>,
     peer: Option<TcpListener>,
     group: Option<Group>,
+    load: Option<Load>,
 }
 
 impl Node {
@@ -103,7 +106,20 @@ impl Node {
         );
         let tls = tls::acceptor(&config)?;
         let (grpc, peer) = (Some(grpc), Some(peer));
-        Ok(Self { config, env, live, desk, readiness, front, back, grpc, tls, peer, group: None })
+        Ok(Self {
+            config,
+            env,
+            live,
+            desk,
+            readiness,
+            front,
+            back,
+            grpc,
+            tls,
+            peer,
+            group: None,
+            load: None,
+        })
     }
 
     /// Starts the rest and lives; returns what went wrong.
@@ -131,6 +147,16 @@ impl Node {
         let metrics = gauges::keep(metrics::install(), group.clone(), broker.clone());
         self.front.endless("metrics", metrics);
         self.serve_clients(broker);
+        if let Some(load) = self.load {
+            let (live, data) = (Arc::clone(&self.live), self.config.data.clone());
+            let (load, stop) = (load::run(load, group.clone(), live, data), self.front.stop());
+            self.front.start("the load", async move {
+                tokio::select! {
+                    ended = load => ended,
+                    () = stop.told() => Ok(()),
+                }
+            });
+        }
         self.readiness.serving();
         Ok(group)
     }

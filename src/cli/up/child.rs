@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
 use crate::config::Overlay;
+use crate::node::Load;
 
 use super::UpError;
 use super::plan::Planned;
@@ -32,9 +33,11 @@ pub(super) struct Running {
 }
 
 impl Running {
+    /// With a load it measures itself when it leads.
+    ///
     /// Must be called on the process's main thread: the kernel ends the child when the *thread*
     /// that started it ends.
-    pub(super) fn start(planned: Planned) -> Result<Self, UpError> {
+    pub(super) fn start(planned: Planned, load: Option<Load>) -> Result<Self, UpError> {
         let log_path = planned.log_path();
         let log = File::options().create(true).append(true).open(&log_path);
         let log = log.map_err(|source| UpError::file(&log_path, source))?;
@@ -46,6 +49,7 @@ impl Running {
             .arg("--config")
             .arg(planned.config_path())
             .args(["--with-parent", &std::process::id().to_string()])
+            .args(load.map(|load| format!("--load={load}")))
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(error_log)

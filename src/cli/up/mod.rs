@@ -5,6 +5,7 @@
 //! told to end. A node that ends by itself stays away unless `--restart` is given.
 
 mod child;
+mod measured;
 mod plan;
 mod probe;
 mod supervise;
@@ -24,6 +25,7 @@ use super::failure::Failure;
 use super::here;
 use super::output::Output;
 
+pub(super) use measured::measure;
 use plan::{NODES_MAX, Planned};
 
 /// Topics and consumer groups come into being when they are first named. Ctrl-C stops all nodes;
@@ -75,6 +77,8 @@ pub(super) enum UpError {
     Start { node: NodeId, source: io::Error },
     #[error("node {node} ended {how} before it was ready; its log {} ends with: {last_words}", log.display())]
     EndedEarly { node: NodeId, how: String, log: PathBuf, last_words: String },
+    #[error("no node led and left figures within {limit:?}")]
+    NoFigures { limit: std::time::Duration },
     #[error("no node runs any more; the last one, node {node}, ended {how}, its log is {}", log.display())]
     AllEnded { node: NodeId, how: String, log: PathBuf },
 }
@@ -96,8 +100,7 @@ impl Up {
         let nodes = up.plan(there)?;
         plan::check_moved(&up.data, &nodes[..usize::try_from(there).unwrap_or(0)])?;
         check_ports(&nodes)?;
-        certificate::keep_own(&up.data, &Ipv4Addr::LOCALHOST.to_string()).map_err(UpError::from)?;
-        plan::write_configs(&nodes)?;
+        prepare(&up.data, &nodes)?;
         here(supervise::supervise(&up.data, nodes, up.restart, output))
     }
 
@@ -110,6 +113,12 @@ impl Up {
         }
         plan::plan(&self.data, count, self.base_port)
     }
+}
+
+/// Writes what nodes read at their start.
+fn prepare(data: &Path, nodes: &[Planned]) -> Result<(), UpError> {
+    certificate::keep_own(data, &Ipv4Addr::LOCALHOST.to_string())?;
+    plan::write_configs(nodes)
 }
 
 /// Held as long as the file is open, and given back by the kernel however the process ends.

@@ -93,7 +93,7 @@ impl Supervisor<'_> {
     }
 
     fn start(&mut self, planned: Planned) -> Result<(), UpError> {
-        let running = Running::start(planned)?;
+        let running = Running::start(planned, None)?;
         let planned = &running.planned;
         let at = |port| HostPort::loopback(port).to_string();
         let line = NodeLine {

@@ -1,0 +1,204 @@
+//! `raftmq up`, with a directory of its own, for as long as a proof takes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+
+use crate::{Failure, root};
+
+const READY_WITHIN: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(100);
+
+/// The release build of the program.
+pub(crate) fn program() -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe().map_err(Failure::io("the path of this program"))?;
+    let mut build = Command::new("cargo");
+    build.args(["build", "--release", "--bin", "raftmq"]).current_dir(root());
+    let status = build.status().map_err(Failure::io("cargo build"))?;
+    if !status.success() {
+        let (what, output) = ("cargo build".to_owned(), String::new());
+        return Err(Failure::Ended { what, status, output });
+    }
+    // Both are built into one directory, whose parent has one for each profile.
+    let target = own.parent().and_then(Path::parent).map(Path::to_owned).unwrap_or_default();
+    Ok(target.join("release").join("raftmq"))
+}
+
+/// A directory that goes away with its owner.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn make() -> Result<Self, Failure> {
+        let path = root().join("target").join(format!("jepsen-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(Failure::io(path.display().to_string()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What stays is shown by its name.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Three nodes under a supervisor.
+pub(crate) struct Cluster {
+    program: PathBuf,
+    data: PathBuf,
+    up: Child,
+}
+
+/// A line of `cluster.json`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Node {
+    pub(crate) node: u64,
+    pub(crate) pid: i32,
+    pub(crate) grpc: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct ClusterFile {
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct GroupStatus {
+    pub(crate) nodes: Vec<NodeStatus>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct NodeStatus {
+    pub(crate) node: u64,
+    pub(crate) role: String,
+    pub(crate) applied: Option<u64>,
+    pub(crate) state_hash: Option<String>,
+}
+
+impl Cluster {
+    /// Ready when it returns.
+    pub(crate) fn start(program: &Path, data: &Path, restart: bool) -> Result<Self, Failure> {
+        let base = (700..1000_u16).map(|place| place * 30).find(|base| {
+            (0..3)
+                .flat_map(|node| (0..3).map(move |port| base + 10 * node + port))
+                .all(|port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok())
+        });
+        let base = base.unwrap_or(21_000).to_string();
+        let mut up = Command::new(program);
+        up.args(["up", "--nodes", "3", "--base-port", &base, "--output", "json", "--data"]);
+        up.arg(data).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        if restart {
+            up.arg("--restart");
+        }
+        let mut up = up.spawn().map_err(Failure::io("raftmq up"))?;
+        // `up` says all of it at once, and only when all nodes are ready.
+        let mut first = [0; 1];
+        if let Some(said) = up.stdout.as_mut() {
+            std::io::Read::read_exact(said, &mut first).map_err(Failure::io("raftmq up"))?;
+        }
+        Ok(Self { program: program.to_owned(), data: data.to_owned(), up })
+    }
+
+    pub(crate) fn nodes(&self) -> Result<Vec<Node>, Failure> {
+        let path = self.data.join("cluster.json");
+        let text = std::fs::read(&path).map_err(Failure::io(path.display().to_string()))?;
+        let file: Result<ClusterFile, _> = serde_json::from_slice(&text);
+        let what = "cluster.json".to_owned();
+        Ok(file.map_err(|source| Failure::Json { what, source })?.nodes)
+    }
+
+    /// Runs the program against the first node and reads its JSON.
+    pub(crate) fn ask<T: for<'a> Deserialize<'a>>(&self, words: &[&str]) -> Result<T, Failure> {
+        let nodes = self.nodes()?;
+        self.ask_at(&nodes[0].grpc, words)
+    }
+
+    pub(crate) fn ask_at<T: for<'a> Deserialize<'a>>(
+        &self,
+        endpoint: &str,
+        words: &[&str],
+    ) -> Result<T, Failure> {
+        let mut words = words.to_vec();
+        words.extend(["--endpoint", endpoint]);
+        json(&self.program, &words)
+    }
+
+    /// The one that leads, as soon as there is one that any node knows of.
+    pub(crate) fn leader(&self) -> Result<Node, Failure> {
+        let start = Instant::now();
+        while start.elapsed() < READY_WITHIN {
+            for node in self.nodes()? {
+                let asked = self.ask_at::<Vec<GroupStatus>>(&node.grpc, &["cluster", "status"]);
+                let Ok(groups) = asked else { continue };
+                let leader = groups
+                    .iter()
+                    .flat_map(|group| &group.nodes)
+                    .find(|status| status.role == "leader");
+                let Some(leader) = leader else { continue };
+                if let Some(node) = self.nodes()?.into_iter().find(|node| node.node == leader.node)
+                {
+                    return Ok(node);
+                }
+            }
+            std::thread::sleep(POLL);
+        }
+        Err(Failure::Late { what: "an election", seconds: READY_WITHIN.as_secs() })
+    }
+
+    /// Returns when all three replicas stand at the same entry with the same state.
+    pub(crate) fn agree(&self) -> Result<String, Failure> {
+        let start = Instant::now();
+        while start.elapsed() < READY_WITHIN {
+            if let Ok(groups) = self.ask::<Vec<GroupStatus>>(&["cluster", "status"]) {
+                let of = |status: &NodeStatus| Some((status.applied?, status.state_hash.clone()?));
+                let states: Vec<_> = groups.iter().flat_map(|group| &group.nodes).map(of).collect();
+                if let Some(Some((applied, hash))) = states.first()
+                    && states.len() == 3
+                    && states.iter().all(|state| *state == states[0])
+                {
+                    return Ok(format!("state {hash} at entry {applied} on all nodes"));
+                }
+            }
+            std::thread::sleep(POLL);
+        }
+        Err(Failure::Late { what: "equal states", seconds: READY_WITHIN.as_secs() })
+    }
+}
+
+/// One of our own: its id comes from the supervisor that this program started.
+pub(crate) fn kill(node: &Node) {
+    signal(node.pid, Signal::KILL);
+}
+
+fn signal(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        // It may have ended already, which is what is wanted.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        signal(i32::try_from(self.up.id()).unwrap_or(0), Signal::TERM);
+        // However it ended, it is gone then.
+        let _ = self.up.wait();
+    }
+}
+
+/// Runs the program and reads what it prints.
+pub(crate) fn json<T: for<'a> Deserialize<'a>>(
+    program: &Path,
+    words: &[&str],
+) -> Result<T, Failure> {
+    let what = || format!("raftmq {}", words.join(" "));
+    let output = Command::new(program).args(words).args(["--output", "json"]).output();
+    let output = output.map_err(Failure::io(what()))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(Failure::Ended { what: what(), status: output.status, output: text });
+    }
+    serde_json::from_slice(&output.stdout).map_err(|source| Failure::Json { what: what(), source })
+}

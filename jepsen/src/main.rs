@@ -1,0 +1,114 @@
+//! Proofs that take too long for a test: `prove NAME` runs one in full and adds a line to
+//! `LEDGER.md`, with the commit and the figures.
+//!
+//! What it is: the long tier of what `cargo test` shows in a small form.
+//! Promises: a line stands for a run that came to its end, good or bad; figures of speed are of a
+//! release build.
+//! Never: a link to the library under test. It drives the program as anybody can.
+
+mod bench;
+mod cluster;
+mod failover;
+mod ledger;
+mod speed;
+mod stories;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+#[derive(Debug, Parser)]
+#[command(name = "jepsen", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run one proof in full, and add a line to jepsen/LEDGER.md.
+    Prove {
+        name: Proof,
+        /// Run it without adding a line.
+        #[arg(long)]
+        dry: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Proof {
+    /// The speed table: disk, log and machine alone, and the way over gRPC.
+    Speed,
+    /// Every official client, ten leader kills each.
+    Clients,
+    /// The leader is killed twenty times while our own client sends.
+    Failover,
+}
+
+/// What a proof came to.
+struct Outcome {
+    good: bool,
+    figures: String,
+}
+
+/// Why a proof did not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{what}: {source}")]
+    Io { what: String, source: std::io::Error },
+    #[error("{what} ended {status}; its output:\n{output}")]
+    Ended { what: String, status: std::process::ExitStatus, output: String },
+    #[error("{what} answered what is not its JSON: {source}")]
+    Json { what: String, source: serde_json::Error },
+    #[error("{what} did not happen within {seconds} s")]
+    Late { what: &'static str, seconds: u64 },
+}
+
+impl Failure {
+    fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+}
+
+fn main() -> ExitCode {
+    let Command::Prove { name, dry } = Cli::parse().command;
+    let proved = prove(name).and_then(|outcome| {
+        if !dry {
+            ledger::add(name, &outcome)?;
+        }
+        Ok(outcome)
+    });
+    match proved {
+        Ok(outcome) => {
+            say(format_args!("{name:?}: {}", outcome.figures));
+            if outcome.good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(failure) => {
+            say(format_args!("jepsen: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn prove(name: Proof) -> Result<Outcome, Failure> {
+    match name {
+        Proof::Speed => speed::prove(),
+        Proof::Clients => stories::prove_clients(),
+        Proof::Failover => failover::prove(),
+    }
+}
+
+/// Standard output; a reader that went away is no failure.
+fn say(line: impl std::fmt::Display) {
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map_or_else(|| here.clone(), PathBuf::from)
+}

@@ -1,0 +1,230 @@
+//! `raftmq bench …`: how fast, and next to it what the disk can do.
+//!
+//! `produce`, `consume` and `e2e` drive a running cluster over gRPC as clients do. `raft` starts
+//! three nodes of its own and proposes inside the leader. All are closed loops: as many requests
+//! are under way as `--in-flight` says, and the next one goes when one is answered. Nothing is
+//! counted during a warm-up of one second.
+
+mod disk;
+mod drive;
+mod report;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::base::{GroupName, TopicName};
+use crate::client::Client;
+use crate::node::Load;
+
+use super::Ask;
+use super::failure::Failure;
+use super::group::group_name;
+use super::output::Output;
+use super::topic::topic_name;
+use super::up;
+
+use drive::Course;
+use report::{Bar, Report};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Bench {
+    /// Send messages.
+    Produce(Produce),
+    /// Receive up to 32 messages and acknowledge them, again and again.
+    Consume(Consume),
+    /// Send messages, and time them until they are received.
+    E2e(E2e),
+    /// Log and machine alone: propose inside the leader of three nodes that are started for it.
+    Raft(Raft),
+}
+
+#[derive(Clone, Debug, Args)]
+struct Shape {
+    /// Bytes of each body.
+    #[arg(long, value_name = "BYTES", default_value_t = 1024)]
+    #[arg(value_parser = clap::value_parser!(u32).range(16..=4_194_304))]
+    size: u32,
+    /// Requests under way at a time; for e2e, messages that were not received yet.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    in_flight: u32,
+    /// Messages in one request; one request is one entry of the log.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=128))]
+    batch: u32,
+    /// How long to count, after a second of warm-up.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    seconds: u32,
+    /// Where the disk is measured before, so on the disk of the nodes' data; with raft also where
+    /// its nodes live.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    data: PathBuf,
+}
+
+/// Where the load goes.
+#[derive(Debug, Args)]
+struct Way {
+    #[command(flatten)]
+    ask: Ask,
+    /// Stay at the endpoint, which forwards what only the leader can do. By default the load goes
+    /// to the leader that the endpoint names.
+    #[arg(long)]
+    stay: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Produce {
+    #[arg(long, default_value = "bench", value_parser = topic_name)]
+    topic: TopicName,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    way: Way,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Consume {
+    #[arg(long, default_value = "bench", value_parser = topic_name)]
+    topic: TopicName,
+    /// By default a new one, which starts at the topic's beginning.
+    #[arg(long, value_parser = group_name)]
+    group: Option<GroupName>,
+    /// Messages that are sent before, so that there is enough to receive. When all are received
+    /// early, the time until then counts.
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    prefill: u64,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    way: Way,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct E2e {
+    /// By default a new one.
+    #[arg(long, value_parser = topic_name)]
+    topic: Option<TopicName>,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    way: Way,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Raft {
+    #[command(flatten)]
+    shape: Shape,
+}
+
+impl Bench {
+    pub(super) async fn run(self, output: &Output) -> Result<(), Failure> {
+        let report = match self {
+            Self::Produce(produce) => produce.run().await?,
+            Self::Consume(consume) => consume.run().await?,
+            Self::E2e(e2e) => e2e.run().await?,
+            Self::Raft(raft) => raft.run().await?,
+        };
+        output.show(&report, report::table);
+        Ok(())
+    }
+}
+
+impl Shape {
+    fn time(&self) -> Duration {
+        Duration::from_secs(u64::from(self.seconds))
+    }
+
+    fn load(&self) -> Load {
+        let count = |number: u32| usize::try_from(number).expect("the limits fit");
+        Load {
+            size: count(self.size),
+            in_flight: count(self.in_flight),
+            batch: count(self.batch),
+            seconds: u64::from(self.seconds),
+        }
+    }
+}
+
+impl Way {
+    /// The endpoint of the load.
+    async fn end(&self) -> Result<String, Failure> {
+        let client = self.ask.client().await?;
+        if self.stay {
+            return Ok(self.ask.endpoint.clone());
+        }
+        Ok(leader(&client).await?.unwrap_or_else(|| self.ask.endpoint.clone()))
+    }
+}
+
+/// The address of the node that leads, as far as one is known.
+async fn leader(client: &Client) -> Result<Option<String>, Failure> {
+    let groups = client.cluster_status(false).await?;
+    let mut nodes = groups.into_iter().flat_map(|group| group.nodes);
+    Ok(nodes.find(|node| node.role == "leader").map(|node| node.grpc))
+}
+
+impl Produce {
+    async fn run(self) -> Result<Report, Failure> {
+        let disk = disk::measure(&self.shape.data).await?;
+        let course = Course::new(self.way.end().await?, self.topic, self.shape.clone());
+        let figures = course.produce().await?;
+        Ok(Report::new("produce", "a send, until it is answered", &self.shape, figures, disk))
+    }
+}
+
+impl Consume {
+    async fn run(self) -> Result<Report, Failure> {
+        let group = self.group.unwrap_or_else(|| fresh("bench-readers"));
+        let mut shape = self.shape;
+        let course = Course::new(self.way.end().await?, self.topic, shape.clone());
+        course.prefill(self.prefill).await?;
+        let disk = disk::measure(&shape.data).await?;
+        let figures = course.consume(group).await?;
+        shape.batch = drive::RECEIVE;
+        let latency_of = "a receive of up to 32 and its acknowledgement";
+        Ok(Report::new("consume", latency_of, &shape, figures, disk))
+    }
+}
+
+impl E2e {
+    async fn run(self) -> Result<Report, Failure> {
+        let disk = disk::measure(&self.shape.data).await?;
+        let topic = self.topic.unwrap_or_else(|| {
+            let name = fresh("bench-e2e").to_string();
+            TopicName::new(&name).expect("a group's name is a topic's name")
+        });
+        let course = Course::new(self.way.end().await?, topic, self.shape.clone());
+        let figures = course.end_to_end(fresh("bench-readers")).await?;
+        Ok(Report::new(
+            "e2e",
+            "a message, from its send to its receive",
+            &self.shape,
+            figures,
+            disk,
+        ))
+    }
+}
+
+impl Raft {
+    async fn run(self) -> Result<Report, Failure> {
+        let disk = disk::measure(&self.shape.data).await?;
+        let bar = Bar::new("raft", self.shape.time() + Duration::from_secs(3));
+        let watched = bar.watch(|| 0);
+        let figures = tokio::select! {
+            figures = up::measure(&self.shape.data, self.shape.load()) => figures?,
+            never = watched => never,
+        };
+        Ok(Report::new("raft", "a proposal, until it is applied", &self.shape, figures, disk))
+    }
+}
+
+/// A name that no other run has.
+fn fresh(start: &str) -> GroupName {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let millis = now.map_or(0, |since| since.as_millis());
+    let name = format!("{start}-{millis}-{}", std::process::id());
+    GroupName::new(&name).expect("letters, dashes and digits are a name")
+}

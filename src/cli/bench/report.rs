@@ -1,0 +1,113 @@
+//! What a bench tells: while it runs, and in the end.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::node::{DURABILITY, Figures};
+
+use super::super::output::Table;
+use super::Shape;
+use super::disk::Disk;
+
+/// The keys of `--output json`.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    bench: &'static str,
+    latency_of: &'static str,
+    size: u32,
+    in_flight: u32,
+    batch: u32,
+    /// What an answer stands for.
+    durability: &'static str,
+    #[serde(flatten)]
+    figures: Figures,
+    #[serde(flatten)]
+    disk: Disk,
+    /// Where the disk was measured.
+    data: PathBuf,
+}
+
+impl Report {
+    pub(super) fn new(
+        bench: &'static str,
+        latency_of: &'static str,
+        shape: &Shape,
+        figures: Figures,
+        disk: Disk,
+    ) -> Self {
+        let Shape { size, in_flight, batch, ref data, .. } = *shape;
+        let (data, durability) = (data.clone(), DURABILITY);
+        Self { bench, latency_of, size, in_flight, batch, durability, figures, disk, data }
+    }
+}
+
+pub(super) fn table(report: &Report) -> Table {
+    let Report { figures, disk, .. } = report;
+    let row = |name: &str, value: String| [name.to_owned(), value];
+    let micros = |value: u64| format!("{value} us");
+    Table::new(
+        ["BENCH", report.bench],
+        [
+            row("messages/s", format!("{:.0}", figures.messages_per_second)),
+            row("MB/s", format!("{:.1}", figures.mb_per_second)),
+            row("latency of", report.latency_of.to_owned()),
+            row("  p50", micros(figures.p50_us)),
+            row("  p90", micros(figures.p90_us)),
+            row("  p95", micros(figures.p95_us)),
+            row("  p99", micros(figures.p99_us)),
+            row("  p99.9", micros(figures.p999_us)),
+            row("  max", micros(figures.max_us)),
+            row("messages", format!("{} in {:.1} s", figures.messages, figures.seconds)),
+            row("size", format!("{} bytes", report.size)),
+            row("in flight", report.in_flight.to_string()),
+            row("batch", report.batch.to_string()),
+            row("durability", report.durability.to_owned()),
+            row("disk", format!("{}, just before", report.data.display())),
+            row("  fdatasync/s", format!("{:.0}", disk.fdatasync_per_second)),
+            row("  fdatasync p50", micros(disk.fdatasync_p50_us)),
+            row("  fdatasync p99", micros(disk.fdatasync_p99_us)),
+        ],
+    )
+}
+
+/// Shown on standard error while it is a terminal.
+pub(super) struct Bar {
+    bar: ProgressBar,
+    start: Instant,
+}
+
+const TICK: Duration = Duration::from_millis(100);
+
+impl Bar {
+    pub(super) fn new(bench: &'static str, time: Duration) -> Self {
+        let bar = ProgressBar::new(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let style = ProgressStyle::with_template("{prefix} [{bar:30}] {elapsed} {msg}");
+        bar.set_style(style.expect("the template is a constant").progress_chars("=> "));
+        bar.set_prefix(bench);
+        Self { bar, start: Instant::now() }
+    }
+
+    /// Keeps the bar moving; never ends.
+    pub(super) async fn watch<T>(&self, messages: impl Fn() -> u64) -> T {
+        let mut before = 0;
+        loop {
+            tokio::time::sleep(TICK).await;
+            let now = messages();
+            let elapsed = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.bar.set_position(elapsed.min(self.bar.length().unwrap_or(elapsed)));
+            if now > before {
+                self.bar.set_message(format!("{} messages/s", (now - before) * 10));
+                before = now;
+            }
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

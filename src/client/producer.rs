@@ -1,0 +1,49 @@
+//! Sending with a window: many requests under way, never more than asked for.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::{Stream, StreamExt};
+use tokio::sync::Semaphore;
+
+use super::error::ClientError;
+use super::values::{Draft, SentMessage};
+use super::{CHANNELS, Client};
+
+/// Sends over several connections, since one HTTP/2 connection is served by one thread at a time.
+#[derive(Debug)]
+pub struct Producer {
+    clients: Vec<Client>,
+    turn: AtomicUsize,
+    places: Semaphore,
+    in_flight: usize,
+}
+
+impl Producer {
+    /// Connects to `host:port`, plaintext. At most `in_flight` requests are under way at a time.
+    pub async fn connect(endpoint: &str, in_flight: usize) -> Result<Self, ClientError> {
+        assert!(in_flight > 0, "a window has room for one request");
+        let mut clients = Vec::new();
+        for _ in 0..CHANNELS.min(in_flight) {
+            clients.push(Client::connect(endpoint).await?);
+        }
+        let places = Semaphore::new(in_flight);
+        Ok(Self { clients, turn: AtomicUsize::new(0), places, in_flight })
+    }
+
+    /// Sends drafts of one topic as one request, once there is room for it. Callers may be many.
+    pub async fn send(&self, drafts: &[Draft]) -> Result<Vec<SentMessage>, ClientError> {
+        let place = self.places.acquire().await;
+        let _place = place.expect("the window is never closed");
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        self.clients[turn % self.clients.len()].send(drafts).await
+    }
+
+    /// Sends each item as one request, a full window of them at a time; the answers come in the
+    /// order of the requests. Which of two neighbours is stored first is not said.
+    pub fn pipeline<'a>(
+        &'a self,
+        requests: impl Stream<Item = Vec<Draft>> + 'a,
+    ) -> impl Stream<Item = Result<Vec<SentMessage>, ClientError>> + 'a {
+        requests.map(move |drafts| async move { self.send(&drafts).await }).buffered(self.in_flight)
+    }
+}
