@@ -174,7 +174,7 @@ impl Broker {
             let version = state.subscriptions(wish.group, wish.topic).0;
             (desk.lock().find(state, wish), version)
         });
-        let found = found.map_err(|error| storage(&error))?;
+        let found = found.map_err(|error| self.storage(&error))?;
         if found.grants == 0 {
             return Ok(Taken { more: found.more, ..Taken::default() });
         }
@@ -239,7 +239,7 @@ impl Broker {
                 }
                 if !wish.filter.is_all() {
                     let record = self.record(grant.unit)?;
-                    let stored = decode_record(&record).map_err(|error| storage(&error))?;
+                    let stored = decode_record(&record).map_err(|error| self.storage(&error))?;
                     if !wish.filter.matches(stored.message.tag.as_deref()) {
                         desk.lock().note_look_alike(wish.filter_text, take.queue, grant.offset);
                         continue;
@@ -255,7 +255,14 @@ impl Broker {
     }
 
     fn record(&self, unit: crate::command::Unit) -> Result<Bytes, Declined> {
-        self.group.log().read_record(unit.position, unit.size).map_err(|error| storage(&error))
+        let read = self.group.log().read_record(unit.position, unit.size);
+        read.map_err(|error| self.storage(&error))
+    }
+
+    /// A queue or a record that cannot be read ends this replica; another one serves the client.
+    fn storage(&self, error: &dyn std::fmt::Display) -> Declined {
+        self.group.storage_failed(error);
+        Declined::Unavailable { reason: error.to_string(), outcome_unknown: false }
     }
 
     fn parcels(&self, wish: &Wish<'_>, granted: &[Granted]) -> Result<Vec<Parcel>, Declined> {
@@ -359,10 +366,6 @@ impl Drop for Reservation {
             self.waiters.ready(self.group, self.topic, self.idle);
         }
     }
-}
-
-fn storage(error: &dyn std::fmt::Display) -> Declined {
-    Declined::Unavailable { reason: error.to_string(), outcome_unknown: false }
 }
 
 fn refused(declined: Declined, request: &ReceiveRequest) -> ReceiveError {

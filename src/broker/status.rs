@@ -108,8 +108,12 @@ impl Inner {
         let (audit, units_hash) = self.group.read(|state| {
             // Units are hashed as they are now, which can be compared only if nothing came since.
             let at_audit = state.applied().map(|(index, _)| index) == at_least;
-            let hash = if units && at_audit { state.units_hash().ok() } else { None };
+            let hash = (units && at_audit).then(|| state.units_hash()).transpose();
             (state.audit(), hash)
+        });
+        let units_hash = units_hash.unwrap_or_else(|error| {
+            self.group.storage_failed(&error);
+            None
         });
         OwnStatus {
             role: status.role.name().to_owned(),

@@ -310,6 +310,12 @@ impl Group {
         self.0.status()
     }
 
+    /// A derived file or the log cannot be read: the replica ends with this reason, as it does
+    /// after any other storage error.
+    pub fn storage_failed(&self, error: &dyn fmt::Display) {
+        self.0.ending.note(&error.to_string());
+    }
+
     /// Why this replica ended, once it did. It must not be used any further then.
     pub fn fatal(&self) -> watch::Receiver<Option<String>> {
         self.0.ending.watch()

@@ -64,7 +64,9 @@ fn is_idempotent(command: &Command) -> bool {
         Command::Deliveries(deliveries) => deliveries.iter().all(|delivery| match delivery {
             Delivery::Checkout(checkout) => checkout.attempt_id.is_some(),
             Delivery::Ack(_) | Delivery::Hold(_) | Delivery::Renew(_) => true,
-            Delivery::Release(_) | Delivery::Return(_) => false,
+            // A repeated return meets deliveries that are over already. A repeated release can
+            // only take more from a client that is gone, and costs a redelivery at most.
+            Delivery::Release(_) | Delivery::Return(_) => true,
         }),
         Command::Found(_)
         | Command::CreateTopic(_)
