@@ -1,8 +1,11 @@
 //! Where a topic is: every live node, each under its own name.
 
+use std::collections::BTreeSet;
+
 use crate::broker::{Assignment, Broker, Route};
 use crate::wire::rocketmq as v2;
 
+use super::metadata::Caller;
 use super::status::{Refused, ok};
 use super::{convert, limits};
 
@@ -11,22 +14,30 @@ const ANY_QUEUE: i32 = -1;
 
 pub(super) async fn query_route(
     broker: &Broker,
+    caller: Caller,
     request: v2::QueryRouteRequest,
 ) -> Result<v2::QueryRouteResponse, Refused> {
     let topic = limits::topic(request.topic.as_ref())?;
     let route = broker.route(&topic).await?;
-    let message_queues = queues(route, &request.topic.unwrap_or_default());
+    let mut message_queues = queues(route, &request.topic.unwrap_or_default());
+    if caller.blocks_on_dial {
+        share_addresses(message_queues.iter_mut());
+    }
     Ok(v2::QueryRouteResponse { status: Some(ok()), message_queues })
 }
 
 pub(super) async fn query_assignment(
     broker: &Broker,
+    caller: Caller,
     request: v2::QueryAssignmentRequest,
 ) -> Result<v2::QueryAssignmentResponse, Refused> {
     let topic = limits::topic(request.topic.as_ref())?;
     let group = limits::group(request.group.as_ref())?;
     let assignment = broker.assignment(&topic, &group).await?;
-    let assignments = assignments(assignment, &request.topic.unwrap_or_default());
+    let mut assignments = assignments(assignment, &request.topic.unwrap_or_default());
+    if caller.blocks_on_dial {
+        share_addresses(assignments.iter_mut().filter_map(|entry| entry.message_queue.as_mut()));
+    }
     Ok(v2::QueryAssignmentResponse { status: Some(ok()), assignments })
 }
 
@@ -61,6 +72,28 @@ fn assignments(assignment: Assignment, topic: &v2::Resource) -> Vec<v2::Assignme
         }),
     };
     assignment.nodes.into_iter().map(entry).collect()
+}
+
+/// Gives every broker the addresses of all of them, if all are IPv4: each node serves every request,
+/// and the client's connection goes on to the next address when a node is gone. The Go client does
+/// not do that between brokers: it sends all attempts of a send to one, and dials one that is gone
+/// for 5 s each time, in which even its question for a newer route waits, and times out.
+///
+/// The order is the one into which that client sorts the list in place, since it also compares
+/// lists and takes their printed form for a key.
+fn share_addresses<'a>(queues: impl Iterator<Item = &'a mut v2::MessageQueue>) {
+    let brokers = queues.filter_map(|queue| queue.broker.as_mut());
+    let mut lists: Vec<_> = brokers.filter_map(|broker| broker.endpoints.as_mut()).collect();
+    if lists.iter().any(|list| list.scheme() != v2::AddressScheme::IPv4) {
+        return;
+    }
+    let addresses = lists.iter().flat_map(|list| &list.addresses);
+    let sorted: BTreeSet<_> =
+        addresses.map(|address| (address.host.clone(), address.port)).collect();
+    let all: Vec<_> = sorted.into_iter().map(|(host, port)| v2::Address { host, port }).collect();
+    for list in &mut lists {
+        list.addresses.clone_from(&all);
+    }
 }
 
 #[cfg(test)]
@@ -122,5 +155,34 @@ mod tests {
             let queue = entry.message_queue.unwrap();
             assert_eq!((queue.id, queue.topic), (-1, Some(topic())));
         }
+    }
+    fn shared(nodes: Vec<BrokerNode>) -> Vec<Vec<String>> {
+        let kinds = vec![MessageKind::Normal];
+        let mut entries = assignments(Assignment { nodes, kinds }, &topic());
+        share_addresses(entries.iter_mut().filter_map(|entry| entry.message_queue.as_mut()));
+        let list = |entry: v2::Assignment| {
+            let addresses =
+                entry.message_queue.unwrap().broker.unwrap().endpoints.unwrap().addresses;
+            addresses.iter().map(|address| format!("{}:{}", address.host, address.port)).collect()
+        };
+        entries.into_iter().map(list).collect()
+    }
+
+    #[test]
+    fn shared_addresses_are_sorted_as_the_go_client_sorts_them() {
+        let mut nodes = nodes();
+        nodes[0].host = "10.0.0.9".into();
+        nodes[1].host = "10.0.0.10".into();
+        nodes[2].host = "10.0.0.10".into();
+        nodes[2].port = 8081;
+        let all = ["10.0.0.10:8081", "10.0.0.10:8091", "10.0.0.9:8081"];
+        assert_eq!(shared(nodes), [all, all, all]);
+    }
+
+    #[test]
+    fn a_host_name_is_never_one_of_several_addresses() {
+        let mut nodes = nodes();
+        nodes[2].host = "localhost".into();
+        assert_eq!(shared(nodes), [["127.0.0.1:8081"], ["127.0.0.1:8091"], ["localhost:8101"]]);
     }
 }

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha512};
 
 use super::clients::{manifest_dir, python, python_script, run, target_dir};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Client {
     Python,
     Node,
@@ -22,6 +22,13 @@ pub(crate) enum Client {
 }
 
 impl Client {
+    pub(crate) const ALL: [Self; 5] = [Self::Python, Self::Node, Self::Java, Self::Go, Self::Rust];
+
+    /// Installs what is not installed yet.
+    pub(crate) fn install(self) {
+        drop(self.driver(Path::new("")));
+    }
+
     /// Installs what is not installed yet; the driver, which wants its command and its fields.
     pub(crate) fn driver(self, home: &Path) -> Command {
         let mut command = match self {
