@@ -34,7 +34,7 @@ pub(super) struct Caller {
     pub(super) has_deadline: bool,
     /// The crate `rocketmq` 5.0.0 ends its task at a status code newer than itself.
     pub(super) old_rust: bool,
-    /// The Go client dials a broker that is gone for 5 s, and lets no other call through meanwhile.
+    /// The Go client dials a broker that is gone for 5 s, and lets no other call begin meanwhile.
     pub(super) blocks_on_dial: bool,
 }
 

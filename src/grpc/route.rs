@@ -1,7 +1,5 @@
 //! Where a topic is: every live node, each under its own name.
 
-use std::collections::BTreeSet;
-
 use crate::broker::{Assignment, Broker, Route};
 use crate::wire::rocketmq as v2;
 
@@ -21,7 +19,7 @@ pub(super) async fn query_route(
     let route = broker.route(&topic).await?;
     let mut message_queues = queues(route, &request.topic.unwrap_or_default());
     if caller.blocks_on_dial {
-        share_addresses(message_queues.iter_mut());
+        point_at(request.endpoints.as_ref(), message_queues.iter_mut());
     }
     Ok(v2::QueryRouteResponse { status: Some(ok()), message_queues })
 }
@@ -36,7 +34,8 @@ pub(super) async fn query_assignment(
     let assignment = broker.assignment(&topic, &group).await?;
     let mut assignments = assignments(assignment, &request.topic.unwrap_or_default());
     if caller.blocks_on_dial {
-        share_addresses(assignments.iter_mut().filter_map(|entry| entry.message_queue.as_mut()));
+        let queues = assignments.iter_mut().filter_map(|entry| entry.message_queue.as_mut());
+        point_at(request.endpoints.as_ref(), queues);
     }
     Ok(v2::QueryAssignmentResponse { status: Some(ok()), assignments })
 }
@@ -74,25 +73,20 @@ fn assignments(assignment: Assignment, topic: &v2::Resource) -> Vec<v2::Assignme
     assignment.nodes.into_iter().map(entry).collect()
 }
 
-/// Gives every broker the addresses of all of them, if all are IPv4: each node serves every request,
-/// and the client's connection goes on to the next address when a node is gone. The Go client does
-/// not do that between brokers: it sends all attempts of a send to one, and dials one that is gone
-/// for 5 s each time, in which even its question for a newer route waits, and times out.
+/// Sends the client to where it asked, whatever broker it picks, as RocketMQ's own proxy does. Each
+/// node serves every request, and the Go client cannot leave a broker that is gone: it sends all
+/// attempts of a send to one, dials that for 5 s each time, and meanwhile even its question for a
+/// newer route waits until it times out. What it asked at is what it needs alive anyway.
 ///
-/// The order is the one into which that client sorts the list in place, since it also compares
-/// lists and takes their printed form for a key.
-fn share_addresses<'a>(queues: impl Iterator<Item = &'a mut v2::MessageQueue>) {
-    let brokers = queues.filter_map(|queue| queue.broker.as_mut());
-    let mut lists: Vec<_> = brokers.filter_map(|broker| broker.endpoints.as_mut()).collect();
-    if lists.iter().any(|list| list.scheme() != v2::AddressScheme::IPv4) {
-        return;
-    }
-    let addresses = lists.iter().flat_map(|list| &list.addresses);
-    let sorted: BTreeSet<_> =
-        addresses.map(|address| (address.host.clone(), address.port)).collect();
-    let all: Vec<_> = sorted.into_iter().map(|(host, port)| v2::Address { host, port }).collect();
-    for list in &mut lists {
-        list.addresses.clone_from(&all);
+/// Several addresses in one list do not help it: it joins them to one `:authority`, which is not
+/// one, and which our HTTP/2 refuses.
+fn point_at<'a>(
+    asked: Option<&v2::Endpoints>,
+    queues: impl Iterator<Item = &'a mut v2::MessageQueue>,
+) {
+    let Some(asked) = asked.filter(|asked| !asked.addresses.is_empty()) else { return };
+    for broker in queues.filter_map(|queue| queue.broker.as_mut()) {
+        broker.endpoints = Some(asked.clone());
     }
 }
 
@@ -156,33 +150,30 @@ mod tests {
             assert_eq!((queue.id, queue.topic), (-1, Some(topic())));
         }
     }
-    fn shared(nodes: Vec<BrokerNode>) -> Vec<Vec<String>> {
-        let kinds = vec![MessageKind::Normal];
-        let mut entries = assignments(Assignment { nodes, kinds }, &topic());
-        share_addresses(entries.iter_mut().filter_map(|entry| entry.message_queue.as_mut()));
-        let list = |entry: v2::Assignment| {
-            let addresses =
-                entry.message_queue.unwrap().broker.unwrap().endpoints.unwrap().addresses;
-            addresses.iter().map(|address| format!("{}:{}", address.host, address.port)).collect()
+    #[test]
+    fn every_broker_can_be_where_the_client_asked() {
+        let route = Route {
+            group: BrokerGroupName::new("default").unwrap(),
+            nodes: nodes(),
+            queues: 1,
+            kinds: vec![MessageKind::Normal],
         };
-        entries.into_iter().map(list).collect()
-    }
+        let listed = queues(route, &topic());
+        let mut pointed = listed.clone();
+        point_at(None, pointed.iter_mut());
+        point_at(Some(&v2::Endpoints::default()), pointed.iter_mut());
+        assert_eq!(
+            pointed, listed,
+            "a client that does not say where it asked is told of all nodes"
+        );
 
-    #[test]
-    fn shared_addresses_are_sorted_as_the_go_client_sorts_them() {
-        let mut nodes = nodes();
-        nodes[0].host = "10.0.0.9".into();
-        nodes[1].host = "10.0.0.10".into();
-        nodes[2].host = "10.0.0.10".into();
-        nodes[2].port = 8081;
-        let all = ["10.0.0.10:8081", "10.0.0.10:8091", "10.0.0.9:8081"];
-        assert_eq!(shared(nodes), [all, all, all]);
-    }
-
-    #[test]
-    fn a_host_name_is_never_one_of_several_addresses() {
-        let mut nodes = nodes();
-        nodes[2].host = "localhost".into();
-        assert_eq!(shared(nodes), [["127.0.0.1:8081"], ["127.0.0.1:8091"], ["localhost:8101"]]);
+        let address = v2::Address { host: "mq.example".into(), port: 8081 };
+        let scheme = v2::AddressScheme::DomainName.into();
+        let asked = v2::Endpoints { scheme, addresses: vec![address] };
+        point_at(Some(&asked), pointed.iter_mut());
+        let brokers: Vec<_> = pointed.into_iter().map(|queue| queue.broker.unwrap()).collect();
+        assert!(brokers.iter().all(|broker| broker.endpoints.as_ref() == Some(&asked)));
+        let names: Vec<_> = brokers.iter().map(|broker| &*broker.name).collect();
+        assert_eq!(names, ["node-1", "node-2", "node-3"]);
     }
 }
