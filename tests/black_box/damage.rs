@@ -121,12 +121,20 @@ fn segments(data: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Flips one bit this many sixteenths into the file, which lies in a message's body.
-fn flip_bit(file: &Path, sixteenths: usize) {
+/// Flips one bit this many sixteenths into the file, which lies in a message's body; where it is.
+fn flip_bit(file: &Path, sixteenths: usize) -> usize {
     let mut bytes = fs::read(file).unwrap();
     let place = bytes.len() / 16 * sixteenths;
     bytes[place] ^= 0x10;
     fs::write(file, bytes).unwrap();
+    place
+}
+
+/// The number behind these words, in what a node said.
+fn number_after(said: &str, words: &str) -> usize {
+    let (_, rest) = said.split_once(words).unwrap_or_else(|| panic!("no {words:?} in:\n{said}"));
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("no number after {words:?} in:\n{said}"))
 }
 
 /// Damages a follower, starts it again, and sees it end; the other two go on, and nobody is served
@@ -147,7 +155,7 @@ async fn flip_a_bit_of_a_follower(
     until("the follower is gone", PATIENCE, || gone(victim.pid));
     let files = segments(&node_data(&cluster, victim.node));
     assert!(files.len() > 2, "more than two segments: {files:?}");
-    flip_bit(&files[0], sixteenths);
+    let flipped = flip_bit(&files[0], sixteenths);
 
     // The node alone, as an operator would start it again; the other two are running.
     let log = cluster.folder().join("victim.log");
@@ -168,7 +176,12 @@ async fn flip_a_bit_of_a_follower(
     println!("the damaged node ended with {status} and said:\n{said}");
     assert!(!status.success(), "a damaged node must not end as if all were well");
     let segment = files[0].file_name().unwrap().to_string_lossy().into_owned();
-    assert!(said.contains(&segment), "the segment {segment} is named");
+    let rot = format!("{segment}: entry ");
+    assert!(number_after(&said, &rot) > 0, "segment and entry are named");
+    let (_, named) = said.split_once(&rot).unwrap();
+    let position = number_after(named, " at position ");
+    let entry = position..position + BODY_BYTES + 4096;
+    assert!(entry.contains(&flipped), "bit {flipped} is not in the entry at {position}");
 
     send_many(&mut raw, "big", "after", 5, 1000).await;
     let mut seen = BTreeSet::new();
@@ -199,5 +212,6 @@ async fn a_flipped_bit_behind_a_checkpoint_is_found_by_the_scrub() {
     // A start looks up terms by halving the log, and its steps do not hit this place.
     let said = flip_a_bit_of_a_follower(small_files(), 11).await;
     assert!(!said.contains("does not start"), "the node started, and found it later");
+    assert!(said.contains("the scrub found that the log is damaged in "), "{said}");
     assert!(said.contains("this node ends"), "{said}");
 }

@@ -121,13 +121,20 @@ fn installed(language: &str, files: &[&str], install: impl FnOnce(&Path)) -> Pat
     folder
 }
 
+/// A tool that installs, behind the clusters of other tests: these measure times.
+fn installer(tool: &str) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "10", tool]);
+    command
+}
+
 fn node() -> Command {
     let files = ["package.json", "package-lock.json"];
     let folder = installed("node", &files, |folder| {
         for file in files {
             fs::copy(sources("node").join(file), folder.join(file)).expect("a file can be copied");
         }
-        run(Command::new("npm")
+        run(installer("npm")
             .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
             .arg("--cache")
             .arg(folder.join("cache"))
@@ -156,7 +163,7 @@ fn install_java(folder: &Path) {
         let _ = fs::remove_dir_all(built);
         fs::create_dir_all(built).expect("a folder can be created");
     }
-    run(Command::new("mvn")
+    run(installer("mvn")
         .args(["--batch-mode", "--quiet", "dependency:copy-dependencies"])
         .arg(format!("-Dmaven.repo.local={}", folder.join("repository").display()))
         .arg(format!("-DoutputDirectory={}", jars.display()))
@@ -164,7 +171,7 @@ fn install_java(folder: &Path) {
         .arg(sources("java").join("pom.xml")));
     let wanted = fs::read_to_string(sources("java").join("jars.sha512")).expect("it was read");
     assert_eq!(checksums(&jars), wanted, "the jars are not those of jars.sha512");
-    run(Command::new("javac")
+    run(installer("javac")
         .args(["-encoding", "UTF-8", "-d"])
         .arg(&classes)
         .arg("-cp")
@@ -190,7 +197,7 @@ fn checksums(folder: &Path) -> String {
 
 fn go() -> PathBuf {
     let folder = installed("go", &["go.mod", "go.sum", "main.go"], |folder| {
-        run(Command::new("go")
+        run(installer("go")
             .args(["build", "-mod=readonly", "-modcacherw", "-buildvcs=false", "-o"])
             .arg(folder.join("driver"))
             .arg(".")
@@ -208,7 +215,7 @@ fn go() -> PathBuf {
 fn rust() -> PathBuf {
     let files = ["Cargo.toml", "Cargo.lock", "src/main.rs"];
     let folder = installed("rust", &files, |folder| {
-        run(Command::new("cargo")
+        run(installer("cargo")
             .args(["build", "--locked", "--quiet", "--manifest-path"])
             .arg(sources("rust").join("Cargo.toml"))
             .arg("--target-dir")
