@@ -1,5 +1,7 @@
 //! `raftmq topic …`
 
+use std::collections::BTreeSet;
+
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
@@ -23,6 +25,9 @@ pub(super) enum Topic {
         /// What kind of messages it takes.
         #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = Kind::Normal)]
         kind: Kind,
+        /// Where to create it: broker groups, separated by commas. By default in all.
+        #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+        broker_groups: Vec<String>,
         #[command(flatten)]
         ask: Ask,
     },
@@ -31,7 +36,7 @@ pub(super) enum Topic {
         #[command(flatten)]
         ask: Ask,
     },
-    /// Show the queues of a topic.
+    /// Show the queues of a topic in each broker group, and how the broker groups differ.
     Describe {
         #[arg(value_parser = topic_name)]
         name: TopicName,
@@ -73,10 +78,11 @@ pub(super) fn topic_name(text: &str) -> Result<TopicName, String> {
 impl Topic {
     pub(super) async fn run(self, output: &Output) -> Result<(), Failure> {
         match self {
-            Self::Create { name, queues, kind, ask } => {
-                let kinds = [kind.name().to_owned()];
-                let topic = ask.client().await?.create_topic(&name, queues, &kinds).await?;
+            Self::Create { name, queues, kind, broker_groups, ask } => {
+                let (kinds, client) = ([kind.name().to_owned()], ask.client().await?);
+                let topic = client.create_topic(&name, queues, &kinds, &broker_groups).await?;
                 output.show(&topic, |topic| list(std::slice::from_ref(topic)));
+                output.differences(&topic.differences);
             }
             Self::List { ask } => {
                 let topics = ask.client().await?.topics().await?;
@@ -85,6 +91,7 @@ impl Topic {
             Self::Describe { name, ask } => {
                 let topic = ask.client().await?.topic(&name).await?;
                 output.show(&topic, queues);
+                output.differences(&topic.differences);
             }
             Self::Delete { name, ask } => {
                 ask.client().await?.delete_topic(&name).await?;
@@ -100,27 +107,36 @@ impl Topic {
 
 fn list(topics: &[TopicInfo]) -> Table {
     let row = |topic: &TopicInfo| {
-        let messages: u64 = topic.queues.iter().map(|queue| queue.end - queue.start).sum();
+        let queues = || topic.parts.iter().flat_map(|part| &part.queues);
+        let messages: u64 = queues().map(|queue| queue.end - queue.start).sum();
+        let kinds: BTreeSet<&str> =
+            topic.parts.iter().flat_map(|part| &part.kinds).map(String::as_str).collect();
+        let places: Vec<_> = topic.parts.iter().map(|part| part.broker_group.as_str()).collect();
         [
             topic.name.clone(),
-            topic.kinds.join(","),
-            topic.queues.len().to_string(),
+            kinds.into_iter().collect::<Vec<_>>().join(","),
+            queues().count().to_string(),
             messages.to_string(),
+            places.join(","),
         ]
     };
-    Table::new(["TOPIC", "TYPE", "QUEUES", "MESSAGES"], topics.iter().map(row))
+    let head = ["TOPIC", "TYPE", "QUEUES", "MESSAGES", "BROKER GROUPS"];
+    Table::new(head, topics.iter().map(row))
 }
 
 fn queues(topic: &TopicInfo) -> Table {
-    let rows = topic.queues.iter().map(|queue| {
+    let all =
+        topic.parts.iter().flat_map(|part| part.queues.iter().map(move |queue| (part, queue)));
+    let rows = all.map(|(part, queue)| {
         let messages = queue.end - queue.start;
         [
             topic.name.clone(),
+            part.broker_group.clone(),
             queue.queue.to_string(),
             queue.start.to_string(),
             queue.end.to_string(),
             messages.to_string(),
         ]
     });
-    Table::new(["TOPIC", "QUEUE", "START", "END", "MESSAGES"], rows)
+    Table::new(["TOPIC", "BROKER GROUP", "QUEUE", "START", "END", "MESSAGES"], rows)
 }

@@ -4,22 +4,31 @@ use crate::base::{GroupName, TopicName};
 use crate::wire::raftmq as v1;
 
 use super::error::ClientError;
-use super::values::{BrokerGroupStatus, GroupInfo, GroupTopic, NodeStatus, QueueInfo, TopicInfo};
+use super::values::{
+    BrokerGroupStatus, GroupInfo, GroupPart, GroupTopic, NodeStatus, QueueInfo, TopicInfo,
+    TopicPart,
+};
 use super::{CALL_TIMEOUT, Client};
 
 /// Names in one page of a list.
 const PAGE: u32 = 1000;
 
 impl Client {
-    /// Creates a topic; `queues` 0 and no kinds stand for the broker's own choice.
+    /// Creates a topic; `queues` 0 and no kinds stand for the broker's own choice, no broker groups
+    /// for all.
     pub async fn create_topic(
         &self,
         name: &TopicName,
         queues: u32,
         kinds: &[String],
+        broker_groups: &[String],
     ) -> Result<TopicInfo, ClientError> {
-        let request =
-            v1::CreateTopicRequest { name: name.to_string(), queues, kinds: kinds.to_vec() };
+        let request = v1::CreateTopicRequest {
+            name: name.to_string(),
+            queues,
+            kinds: kinds.to_vec(),
+            broker_groups: broker_groups.to_vec(),
+        };
         let request = self.request(request, CALL_TIMEOUT);
         Ok(topic(self.admin().create_topic(request).await?.into_inner()))
     }
@@ -53,17 +62,19 @@ impl Client {
     }
 
     /// Creates a consumer group; `attempts_max` 0 and no back-off stand for the broker's own
-    /// choice. Back-off in milliseconds.
+    /// choice, no broker groups for all. Back-off in milliseconds.
     pub async fn create_group(
         &self,
         name: &GroupName,
         attempts_max: u32,
         backoff: &[u64],
+        broker_groups: &[String],
     ) -> Result<GroupInfo, ClientError> {
         let request = v1::CreateGroupRequest {
             name: name.to_string(),
             attempts_max,
             backoff: backoff.to_vec(),
+            broker_groups: broker_groups.to_vec(),
         };
         let request = self.request(request, CALL_TIMEOUT);
         Ok(group(self.admin().create_group(request).await?.into_inner()))
@@ -109,12 +120,17 @@ impl Client {
 fn topic(topic: v1::Topic) -> TopicInfo {
     let queue =
         |queue: v1::Queue| QueueInfo { queue: queue.queue, start: queue.start, end: queue.end };
+    let part = |part: v1::TopicPart| TopicPart {
+        broker_group: part.broker_group,
+        id: part.id,
+        kinds: part.kinds,
+        created: part.created,
+        queues: part.queues.into_iter().map(queue).collect(),
+    };
     TopicInfo {
-        id: topic.id,
         name: topic.name,
-        kinds: topic.kinds,
-        created: topic.created,
-        queues: topic.queues.into_iter().map(queue).collect(),
+        parts: topic.parts.into_iter().map(part).collect(),
+        differences: topic.differences,
     }
 }
 
@@ -124,13 +140,18 @@ fn group(group: v1::Group) -> GroupInfo {
         ready: topic.ready,
         in_flight: topic.in_flight,
     };
+    let part = |part: v1::GroupPart| GroupPart {
+        broker_group: part.broker_group,
+        id: part.id,
+        attempts_max: part.attempts_max,
+        backoff: part.backoff,
+        created: part.created,
+        topics: part.topics.into_iter().map(topic).collect(),
+    };
     GroupInfo {
-        id: group.id,
         name: group.name,
-        attempts_max: group.attempts_max,
-        backoff: group.backoff,
-        created: group.created,
-        topics: group.topics.into_iter().map(topic).collect(),
+        parts: group.parts.into_iter().map(part).collect(),
+        differences: group.differences,
     }
 }
 

@@ -29,7 +29,7 @@ pub use producer::Producer;
 pub use simple_consumer::SimpleConsumer;
 pub use values::{
     BrokerGroupStatus, Draft, GroupInfo, GroupTopic, NodeStatus, QueueInfo, Received, RouteQueue,
-    SentMessage, Take, TopicInfo,
+    SentMessage, Take, TopicInfo, TopicPart,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.

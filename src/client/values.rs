@@ -67,8 +67,17 @@ pub struct RouteQueue {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopicInfo {
-    pub id: u64,
     pub name: String,
+    /// One for each broker group that has the topic.
+    pub parts: Vec<TopicPart>,
+    /// In words, how the broker groups differ.
+    pub differences: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TopicPart {
+    pub broker_group: String,
+    pub id: u64,
     pub kinds: Vec<String>,
     /// Milliseconds since 1970-01-01T00:00:00Z.
     pub created: u64,
@@ -84,8 +93,17 @@ pub struct QueueInfo {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupInfo {
-    pub id: u64,
     pub name: String,
+    /// One for each broker group that has the consumer group.
+    pub parts: Vec<GroupPart>,
+    /// In words, how the broker groups differ.
+    pub differences: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupPart {
+    pub broker_group: String,
+    pub id: u64,
     pub attempts_max: u32,
     /// Milliseconds.
     pub backoff: Vec<u64>,
