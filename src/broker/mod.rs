@@ -61,7 +61,7 @@ pub const ASKED_OF_BROKER: u8 = 0x01;
 
 /// Which nodes clients can be sent to; kept by the name server.
 pub trait Nodes: Send + Sync + std::fmt::Debug {
-    /// Live nodes, sorted by id, this one included.
+    /// Live nodes, sorted by id; on a broker this one included.
     fn live(&self) -> Vec<BrokerNode>;
 }
 

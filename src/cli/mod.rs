@@ -135,6 +135,8 @@ mod tests {
             "up",
             "up --nodes 3 --data d --base-port 9000 --restart --output json",
             "serve --config f --check",
+            "serve --role name-server --set listen.grpc=0.0.0.0:1",
+            "serve --role node --config f",
             "serve --config f --set node.id=2 --set listen.grpc=0.0.0.0:1",
             "config example",
             "topic create NAME --queues 4 --type normal --endpoint h:1",

@@ -11,6 +11,7 @@ mod admin;
 mod error;
 mod messages;
 mod producer;
+mod registrar;
 mod simple_consumer;
 mod values;
 
@@ -26,6 +27,7 @@ use crate::wire::rocketmq::messaging_service_client::MessagingServiceClient;
 
 pub use error::ClientError;
 pub use producer::Producer;
+pub use registrar::Registrar;
 pub use simple_consumer::SimpleConsumer;
 pub use values::{
     BrokerGroupStatus, Draft, GroupInfo, GroupTopic, NodeStatus, QueueInfo, Received, RouteQueue,

@@ -6,10 +6,15 @@ use std::path::PathBuf;
 use crate::base::{BrokerGroupName, ByteSize, Millis, NodeId};
 use crate::commit_log;
 
-use super::address::HostPort;
+use super::address::{HostPort, HostPortError};
 use super::error::RelationError;
-use super::raw::{Raw, RawAdvertise, RawListen, RawLog, RawMember, RawProfile, RawRaft, RawTls};
-use super::{Advertise, Config, Listen, LogSettings, Member, Profile, RaftSettings, TlsFiles};
+use super::raw::{
+    Raw, RawAdvertise, RawBroker, RawListen, RawLog, RawMember, RawProfile, RawRaft, RawTls,
+};
+use super::{
+    Advertise, Config, Listen, LogSettings, Member, NameServerConfig, Profile, RaftSettings,
+    TlsFiles,
+};
 
 /// Raft with more voters is slower and not safer.
 const MEMBERS_MAX: usize = 9;
@@ -69,12 +74,48 @@ impl TryFrom<Raw> for Config {
             tls: tls(raw.tls)?,
             members,
             broker_groups: broker_groups(raw.broker.groups)?,
+            name_servers: name_servers(&raw.broker.name_servers.unwrap_or_default())?,
             log: log(&raw.log, profile)?,
             raft: raft(&raw.raft)?,
             create_on_use: raw.broker.create_on_use.unwrap_or(profile == Profile::Dev),
             admin_from_anywhere: raw.admin.from_anywhere.unwrap_or(false),
         })
     }
+}
+
+impl TryFrom<Raw> for NameServerConfig {
+    type Error = RelationError;
+
+    /// A setting of a section that a name server has no use for is refused, like any other that
+    /// nothing reads.
+    fn try_from(raw: Raw) -> Result<Self, RelationError> {
+        let Raw { node, listen: ports, advertise, tls: files, members, log, raft, broker, admin } =
+            raw;
+        let used = [
+            ("node", node.id.is_some() || node.data.is_some() || node.profile.is_some()),
+            ("advertise", advertise.grpc.is_some() || advertise.peer.is_some()),
+            ("members", !members.is_empty()),
+            ("log", log != RawLog::default()),
+            ("raft", raft != RawRaft::default()),
+            ("broker", broker != RawBroker::default()),
+            ("admin", admin.from_anywhere.is_some()),
+        ];
+        match used.into_iter().find(|(_, used)| *used) {
+            Some((section, _)) => Err(RelationError::NotForNameServers { section }),
+            None => Ok(Self { listen: listen(&ports)?, tls: tls(files)? }),
+        }
+    }
+}
+
+fn name_servers(addresses: &[String]) -> Result<Vec<HostPort>, RelationError> {
+    let parse = |address: &String| {
+        let broken = |why: HostPortError| RelationError::NameServer {
+            address: address.clone(),
+            why: why.to_string(),
+        };
+        address.parse().map_err(broken)
+    };
+    addresses.iter().map(parse).collect()
 }
 
 /// Also the names of directories, so that the shell and the disk see each group's own.

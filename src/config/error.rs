@@ -48,6 +48,10 @@ pub enum RelationError {
     AddressTwice { what: &'static str, address: HostPort, first: NodeId, second: NodeId },
     #[error("broker.groups has {count} names; allowed is 1 to {max}")]
     BrokerGroups { count: usize, max: usize },
+    #[error("[{section}] is for brokers; a name server reads [listen] and [tls] only")]
+    NotForNameServers { section: &'static str },
+    #[error("broker.name_servers has {address:?}: {why}")]
+    NameServer { address: String, why: String },
     #[error("broker.groups: {0}")]
     BrokerGroup(NameError),
     #[error("broker.groups names {first} and {second}, which have the same number; rename one")]

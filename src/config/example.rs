@@ -74,6 +74,9 @@ grpc = "broker-3.example.org:8081"
 # and every node of [[members]] has a replica of each. A name may be added later, not removed. As a
 # flag or variable: names separated by commas.
 # groups = ["group-0"]
+# Peer addresses of name servers that run alone (raftmq serve --role name-server); this node
+# registers with all of them. Every node is a name server itself, so none is needed.
+# name_servers = []
 # Create topics and groups when a client first names them. By default true in "dev" only.
 # create_on_use = false
 
@@ -98,7 +101,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 29);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 30);
         assert_eq!(parse(&uncommented.join("\n")), parse(EXAMPLE));
     }
 }

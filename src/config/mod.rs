@@ -42,12 +42,22 @@ pub struct Config {
     pub members: Vec<Member>,
     /// The broker groups of the cluster, all with the same members; sorted, never empty.
     pub broker_groups: Vec<BrokerGroupName>,
+    /// Peer ports of name servers that run alone; this node registers with all of them.
+    pub name_servers: Vec<HostPort>,
     pub log: LogSettings,
     pub raft: RaftSettings,
     /// Topics and groups come into being when a client first names them.
     pub create_on_use: bool,
     /// Admin calls are answered to any peer, not to loopback peers only.
     pub admin_from_anywhere: bool,
+}
+
+/// Everything that a name server which runs alone is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameServerConfig {
+    pub listen: Listen,
+    /// Without it plaintext only.
+    pub tls: Option<TlsFiles>,
 }
 
 /// A set of defaults.

@@ -75,7 +75,7 @@ pub(super) struct RawMember {
     pub(super) grpc: HostPort,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawLog {
     #[serde(deserialize_with = "size")]
@@ -86,7 +86,7 @@ pub(super) struct RawLog {
     pub(super) scrub_bytes_per_second: Option<ByteSize>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawRaft {
     pub(super) heartbeat_ms: Option<u64>,
@@ -94,11 +94,13 @@ pub(super) struct RawRaft {
     pub(super) election_max_ms: Option<u64>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawBroker {
     #[serde(deserialize_with = "names")]
     pub(super) groups: Option<Vec<String>>,
+    #[serde(deserialize_with = "names")]
+    pub(super) name_servers: Option<Vec<String>>,
     pub(super) create_on_use: Option<bool>,
 }
 

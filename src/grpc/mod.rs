@@ -17,6 +17,7 @@ mod heartbeat;
 mod limits;
 pub mod listener;
 mod metadata;
+pub mod name_server;
 mod observed;
 mod receive;
 mod route;

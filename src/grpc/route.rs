@@ -32,7 +32,7 @@ pub(super) async fn query_assignment(
 
 /// Every queue on every node. Neighbours in the list are on different nodes, so that a client that
 /// goes through it spreads its requests and retries elsewhere.
-fn queues(route: Route, topic: &v2::Resource) -> Vec<v2::MessageQueue> {
+pub(super) fn queues(route: Route, topic: &v2::Resource) -> Vec<v2::MessageQueue> {
     assert!(!route.nodes.is_empty(), "the node that answers lives");
     let accept_message_types = convert::accepted(&route.kinds);
     let brokers: Vec<_> = route.nodes.into_iter().map(convert::broker).collect();
@@ -48,7 +48,7 @@ fn queues(route: Route, topic: &v2::Resource) -> Vec<v2::MessageQueue> {
 }
 
 /// One entry for each node: any member may take from any queue through any of them.
-fn assignments(assignment: Assignment, topic: &v2::Resource) -> Vec<v2::Assignment> {
+pub(super) fn assignments(assignment: Assignment, topic: &v2::Resource) -> Vec<v2::Assignment> {
     assert!(!assignment.nodes.is_empty(), "the node that answers lives");
     let accept_message_types = convert::accepted(&assignment.kinds);
     let entry = |node| v2::Assignment {

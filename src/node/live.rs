@@ -14,6 +14,7 @@ use crate::name_server::{EXPIRY, Registration, RouteTable, Standing};
 use crate::raft::{Leadership, Status};
 
 use super::broker_name;
+use super::names::node;
 
 /// The name server inside this node, with what it says of itself.
 #[derive(Debug)]
@@ -85,14 +86,7 @@ impl Live {
             .nodes(now)
             .into_iter()
             .filter(|told| told.node != self.own.node && told.standing != Standing::Leaves);
-        others
-            .map(|told| BrokerNode {
-                node: told.node,
-                name: told.name.clone(),
-                host: told.host.clone(),
-                port: told.port,
-            })
-            .collect()
+        others.map(node).collect()
     }
 
     pub(super) fn register(&self, registration: Registration) {

@@ -13,6 +13,7 @@ mod hosted;
 mod live;
 mod load;
 mod lock;
+mod names;
 mod parent;
 mod peers;
 mod readiness;
@@ -25,6 +26,7 @@ mod tls;
 
 pub use error::NodeError;
 pub use load::{Figures, Load, REPORT, Tally};
+pub use names::run_name_server;
 pub use parent::end_with_parent;
 pub use run::run;
 

@@ -36,7 +36,8 @@ impl Desk {
         Self { live, id, broker: OnceLock::new(), group: OnceLock::new() }
     }
 
-    fn own(&self) -> Option<Registration> {
+    /// What this node says of itself to the broker group now.
+    pub(super) fn own(&self) -> Option<Registration> {
         let group = self.group.get()?;
         let leadership = *group.leadership().borrow();
         Some(self.live.registration(self.id, leadership, &group.status()))

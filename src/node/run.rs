@@ -12,7 +12,7 @@ use futures::future::join_all;
 use tokio::net::TcpListener;
 
 use crate::broker::Broker;
-use crate::config::Config;
+use crate::config::{Config, Listen};
 use crate::env::{Env, os};
 use crate::grpc::listener::Admission;
 use crate::grpc::tls::Acceptor;
@@ -27,7 +27,7 @@ use super::peers::register;
 use super::readiness::Readiness;
 use super::signals::Signals;
 use super::tasks::Tasks;
-use super::{DURABILITY, NodeError, broker_options, gauges, scrub, spread, tls};
+use super::{DURABILITY, NodeError, broker_options, gauges, names, scrub, spread, tls};
 
 /// How long tasks may take to end; the gRPC server waits up to twice three seconds by itself.
 const TASKS_END: Duration = Duration::from_secs(7);
@@ -147,6 +147,10 @@ impl Node {
             assert!(desk.broker.set(broker.clone()).is_ok(), "a node has one broker");
             self.front.endless("registrations", register(Arc::clone(desk), group.clone()));
         }
+        if !self.config.name_servers.is_empty() {
+            let tell = names::tell(names::desks(&self.hosted), self.config.name_servers.clone());
+            self.front.endless("registrations with name servers", tell);
+        }
         let spread = spread::keep(Arc::clone(&self.live), spread::of(&self.hosted));
         self.front.endless("the spread of leaders", spread);
         let metrics = gauges::keep(metrics::install(), gauges::of(&self.hosted), broker.clone());
@@ -202,7 +206,7 @@ impl Node {
         let listener = self.peer.take().expect("the peer port is bound and served once");
         let groups: Vec<Group> = self.hosted.iter().map(|hosted| hosted.group.clone()).collect();
         let routes = peer_service(&groups);
-        let connections = grpc::listener::admitted(listener, self.admission(), None);
+        let connections = grpc::listener::admitted(listener, admission(&self.config.listen), None);
         let stop = self.back.stop();
         self.back.start("the peer port", async move {
             let served = tonic::transport::Server::builder()
@@ -223,7 +227,7 @@ impl Node {
     fn serve_clients(&mut self, broker: Broker) {
         let listener = self.grpc.take().expect("the gRPC port is bound and served once");
         let options = grpc::Options {
-            admission: self.admission(),
+            admission: admission(&self.config.listen),
             tls: self.tls.take(),
             admin_from_anywhere: self.config.admin_from_anywhere,
         };
@@ -235,14 +239,6 @@ impl Node {
                 reason: error.to_string(),
             })
         });
-    }
-
-    fn admission(&self) -> Admission {
-        let connections_max = self.config.listen.connections_max;
-        Admission {
-            connections_max: usize::try_from(connections_max).unwrap_or(usize::MAX),
-            ..Admission::default()
-        }
     }
 
     /// The log has the last word on addresses; a file that says otherwise deserves a hint.
@@ -285,6 +281,13 @@ impl Node {
     }
 }
 
+pub(super) fn admission(listen: &Listen) -> Admission {
+    Admission {
+        connections_max: usize::try_from(listen.connections_max).unwrap_or(usize::MAX),
+        ..Admission::default()
+    }
+}
+
 /// Returns once no other node stays. When all nodes leave at once there is nobody to hand over to,
 /// and waiting for it would only take time.
 async fn alone(live: &Live) {
@@ -293,6 +296,9 @@ async fn alone(live: &Live) {
     }
 }
 
-async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener, NodeError> {
+pub(super) async fn bind(
+    what: &'static str,
+    address: SocketAddr,
+) -> Result<TcpListener, NodeError> {
     TcpListener::bind(address).await.map_err(|source| NodeError::Listen { what, address, source })
 }

@@ -19,6 +19,7 @@ mod damage;
 mod first_start;
 mod limits;
 mod malformed;
+mod name_server;
 mod proto_descriptor;
 mod python_client;
 mod storm;

@@ -374,7 +374,7 @@ pub(crate) fn find_key<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
 
 /// A base port such that every port of every node is free now. Below the range from which the
 /// kernel takes the ports of outgoing connections, so that it stays free.
-fn free_ports(nodes: u16) -> u16 {
+pub(crate) fn free_ports(nodes: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = u16::try_from(std::process::id() % 100).unwrap() * 100;
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
