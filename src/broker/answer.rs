@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::broker::Replica;
 use crate::broker::api::ClientKind;
 use crate::broker::remote::{Declined, Question, encode_parcels, encode_watched};
+use crate::broker::{Gone, Replica};
 use crate::filter::TagFilter;
 
 /// No forwarded poll waits longer, whatever the bytes say; protocols allow less.
@@ -20,7 +20,9 @@ impl Replica {
             Ok(Question::Receive(request)) => {
                 let deadline = Instant::now() + request.poll.min(FORWARDED_POLL_MAX);
                 let result = match TagFilter::parse(&request.filter) {
-                    Ok(filter) => self.receive_here(&request, &filter, deadline).await,
+                    Ok(filter) => {
+                        self.receive_here(&request, &filter, deadline, &Gone::never()).await
+                    }
                     Err(error) => Err(unreadable(&error)),
                 };
                 encode_parcels(&result)

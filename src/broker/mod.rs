@@ -16,6 +16,7 @@ mod clients;
 mod desk;
 mod error;
 mod facade;
+mod gone;
 mod groups;
 mod handle;
 mod lane;
@@ -42,6 +43,7 @@ pub use error::{
     Unavailable,
 };
 pub use facade::{Broker, Seat};
+pub use gone::{Gone, Leaving, leaving};
 pub use pulse::Pulse;
 pub use receive::RECEIVE_BATCH_MAX;
 pub use replica::Replica;

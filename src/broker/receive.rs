@@ -13,7 +13,7 @@ use crate::broker::desk::{Desk, Found, Wish};
 use crate::broker::error::{Overloaded, ReceiveError, Unavailable};
 use crate::broker::remote::{self, Declined, Parcel, Question};
 use crate::broker::waiters::{Waiter, Waiters};
-use crate::broker::{Replica, handle};
+use crate::broker::{Gone, Replica, handle};
 use crate::command::{
     CheckedOut, Checkout, Delivery, DeliveryOutcome, Granted, Handle, Refusal, Take,
 };
@@ -44,6 +44,7 @@ impl Replica {
         mut request: ReceiveRequest,
         filter: &TagFilter,
         deadline: Instant,
+        gone: &Gone,
     ) -> Result<Vec<Delivered>, ReceiveError> {
         assert!(request.attempt_id.is_some(), "the facade makes one up where it is missing");
         loop {
@@ -51,7 +52,7 @@ impl Replica {
             request.poll = remaining;
             let result = match self.leader() {
                 Some(leader) if leader == self.node() => {
-                    self.receive_here(&request, filter, deadline).await
+                    self.receive_here(&request, filter, deadline, gone).await
                 }
                 Some(leader) => self.receive_at(leader, &request).await,
                 None => Err(Declined::NotLeader),
@@ -96,6 +97,7 @@ impl Replica {
         request: &ReceiveRequest,
         filter: &TagFilter,
         deadline: Instant,
+        gone: &Gone,
     ) -> Result<Vec<Parcel>, Declined> {
         let Place { group, topic, queues, desk, normal, waiter } = self.place(request, filter)?;
         loop {
@@ -119,7 +121,10 @@ impl Replica {
             // What apply refused may be free again soon without any effect that says so.
             let until =
                 if found.refused { deadline.min(Instant::now() + REFUSED_PAUSE) } else { deadline };
-            let woken = timeout_at(until, waiter.woken()).await.is_ok();
+            let woken = tokio::select! {
+                woken = timeout_at(until, waiter.woken()) => woken.is_ok(),
+                () = gone.told() => return Ok(Vec::new()),
+            };
             if !woken && until == deadline {
                 return Ok(Vec::new());
             }

@@ -20,6 +20,7 @@ mod first_start;
 mod limits;
 mod malformed;
 mod name_server;
+mod polls;
 mod proto_descriptor;
 mod python_client;
 mod storm;

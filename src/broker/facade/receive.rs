@@ -13,7 +13,7 @@ use crate::base::{GroupName, TopicName};
 use crate::broker::api::{Delivered, ReceiveRequest};
 use crate::broker::error::{LimitError, ReceiveError};
 use crate::broker::receive::AUTO_RENEW_STEP;
-use crate::broker::{Broker, RECEIVE_BATCH_MAX, Replica};
+use crate::broker::{Broker, Gone, RECEIVE_BATCH_MAX, Replica};
 use crate::filter::TagFilter;
 
 /// How long the group whose turn it is may take to say whether it has something, so that a node
@@ -24,10 +24,13 @@ const FIRST_LOOK: Duration = Duration::from_millis(50);
 const FRUITLESS_PAUSE: Duration = Duration::from_millis(20);
 
 impl Broker {
-    /// Waits until something is there or the polling time is over (then an empty list).
+    /// Waits until something is there, the polling time is over, or the asker is gone (then an
+    /// empty list). It must be heard to its end: what it hands out for an asker that is gone has to
+    /// be given back.
     pub async fn receive(
         &self,
         mut request: ReceiveRequest,
+        gone: &Gone,
     ) -> Result<Vec<Delivered>, ReceiveError> {
         let filter = TagFilter::parse(&request.filter)?;
         if request.batch == 0 {
@@ -47,8 +50,22 @@ impl Broker {
         let deadline = Instant::now() + request.poll;
         let sources = self.sources(&request.topic, &request.group).await?;
         match sources[..] {
-            [only] => only.receive(request, &filter, deadline).await,
-            _ => receive_from_any(sources, request, &filter, deadline).await,
+            // Here a poll can be left at any time; one under way at another node cannot.
+            [only] if only.serving() => only.receive(request, &filter, deadline, gone).await,
+            [only] => {
+                let delivered = take_now(only, &request, &filter).await?;
+                if !delivered.is_empty() {
+                    return Ok(delivered);
+                }
+                receive_from_any(sources, request, &filter, (deadline, gone)).await
+            }
+            _ => {
+                let delivered = take_first(sources[0], &request, &filter).await?;
+                if !delivered.is_empty() {
+                    return Ok(delivered);
+                }
+                receive_from_any(sources, request, &filter, (deadline, gone)).await
+            }
         }
     }
 
@@ -80,26 +97,33 @@ impl Broker {
     }
 }
 
+/// What the group has whose turn it is, if it says soon that it has something.
+async fn take_first(
+    first: &Replica,
+    request: &ReceiveRequest,
+    filter: &TagFilter,
+) -> Result<Vec<Delivered>, ReceiveError> {
+    match timeout(FIRST_LOOK, first.watch(request, filter, Instant::now())).await {
+        Ok(true) => take_now(first, request, filter).await,
+        Ok(false) | Err(_) => Ok(Vec::new()),
+    }
+}
+
 async fn receive_from_any(
     sources: Vec<&Replica>,
     request: ReceiveRequest,
     filter: &TagFilter,
-    deadline: Instant,
+    (deadline, gone): (Instant, &Gone),
 ) -> Result<Vec<Delivered>, ReceiveError> {
-    let first = sources[0];
-    let look = timeout(FIRST_LOOK, first.watch(&request, filter, Instant::now()));
-    if let Ok(true) = look.await {
-        let delivered = take_now(first, &request, filter).await?;
-        if !delivered.is_empty() {
-            return Ok(delivered);
-        }
-    }
     loop {
         let watches = sources.iter().map(|source| {
             let watch = source.watch(&request, filter, deadline);
             watch.map(move |ready| (*source, ready)).boxed()
         });
-        let (source, ready) = first_ready(watches.collect()).await;
+        let (source, ready) = tokio::select! {
+            outcome = first_ready(watches.collect()) => outcome,
+            () = gone.told() => return Ok(Vec::new()),
+        };
         if !ready {
             return Ok(Vec::new());
         }
@@ -135,7 +159,7 @@ async fn take_now(
     filter: &TagFilter,
 ) -> Result<Vec<Delivered>, ReceiveError> {
     let now = ReceiveRequest { poll: Duration::ZERO, ..request.clone() };
-    match source.receive(now, filter, Instant::now()).await {
+    match source.receive(now, filter, Instant::now(), &Gone::never()).await {
         // Its leader has just gone; the other groups are served meanwhile.
         Err(ReceiveError::Unavailable(error)) if !error.outcome_unknown => Ok(Vec::new()),
         outcome => outcome,
