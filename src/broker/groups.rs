@@ -71,12 +71,8 @@ impl Broker {
     ) -> Result<Vec<GroupInfo>, Unavailable> {
         self.catch_up().await?;
         Ok(self.group.read(|state| {
-            state
-                .groups()
-                .filter(|group| after.is_none_or(|after| group.name > *after))
-                .take(limit.min(PAGE_MAX))
-                .map(|group| info(state, group))
-                .collect()
+            let page = state.groups_after(after).take(limit.min(PAGE_MAX));
+            page.map(|group| info(state, group)).collect()
         }))
     }
 
@@ -126,7 +122,9 @@ impl Inner {
             return Err(NoGroup { group: name.clone() }.into());
         }
         self.propose_group(default_group(name), deadline).await?;
-        self.catch_up().await?;
+        if !exists() {
+            self.catch_up().await?;
+        }
         Ok(())
     }
 

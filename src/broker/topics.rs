@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use crate::base::{QueueId, TopicName};
+use crate::base::{QueueId, TopicId, TopicName};
 use crate::broker::api::{NewTopic, QueueInfo, TopicInfo};
 use crate::broker::error::{LimitError, NoTopic, TopicError, Unavailable};
 use crate::broker::propose::{unavailable, unexpected};
@@ -17,8 +17,13 @@ pub(super) const PAGE_MAX: usize = 1000;
 impl Broker {
     /// Makes a topic; making it again with the same settings changes nothing.
     pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicInfo, TopicError> {
-        self.propose_topic(&topic, self.default_deadline()).await?;
-        self.topic(&topic.name).await
+        let id = self.propose_topic(&topic, self.default_deadline()).await?;
+        // Where this node leads, the entry is applied here by now.
+        let here = self.group.read(|state| state.topic_by_id(id).map(|topic| info(state, topic)));
+        match here {
+            Some(info) => Ok(info),
+            None => self.topic(&topic.name).await,
+        }
     }
 
     /// Its messages are gone with it; a topic of the same name made later starts empty.
@@ -44,12 +49,8 @@ impl Broker {
     ) -> Result<Vec<TopicInfo>, Unavailable> {
         self.catch_up().await?;
         Ok(self.group.read(|state| {
-            state
-                .topics()
-                .filter(|topic| after.is_none_or(|after| topic.name > *after))
-                .take(limit.min(PAGE_MAX))
-                .map(|topic| info(state, topic))
-                .collect()
+            let page = state.topics_after(after).take(limit.min(PAGE_MAX));
+            page.map(|topic| info(state, topic)).collect()
         }))
     }
 
@@ -113,14 +114,20 @@ impl Inner {
         };
         match self.propose_topic(&topic, deadline).await {
             // Somebody made it otherwise in the meantime: it exists, which is what was asked.
-            Ok(()) | Err(TopicError::Differs { .. }) => {}
+            Ok(_) | Err(TopicError::Differs { .. }) => {}
             Err(error) => return Err(error),
         }
-        self.catch_up().await?;
+        if !exists() {
+            self.catch_up().await?;
+        }
         Ok(())
     }
 
-    async fn propose_topic(&self, topic: &NewTopic, deadline: Instant) -> Result<(), TopicError> {
+    async fn propose_topic(
+        &self,
+        topic: &NewTopic,
+        deadline: Instant,
+    ) -> Result<TopicId, TopicError> {
         if topic.queues == 0 || topic.queues > QUEUES_MAX {
             return Err(LimitError {
                 what: "number of queues",
@@ -140,7 +147,7 @@ impl Inner {
         let create = CreateTopic { name: topic.name.clone(), queues: topic.queues, kinds };
         let reply = self.group.propose(Command::CreateTopic(create), deadline).await;
         match reply.map_err(|error| unavailable(&error))? {
-            Reply::TopicCreated { .. } => Ok(()),
+            Reply::TopicCreated { topic, .. } => Ok(topic),
             Reply::Refused(Refusal::TopicDiffers { exists, asked }) => {
                 Err(TopicError::Differs { topic: topic.name.clone(), exists, asked })
             }
