@@ -65,6 +65,14 @@ pub struct RouteQueue {
     pub address: String,
 }
 
+/// A part of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Whether something may follow behind the last of `items`.
+    pub more: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopicInfo {
     pub id: u64,

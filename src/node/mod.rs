@@ -9,6 +9,7 @@
 pub mod certificate;
 mod error;
 mod gauges;
+mod handles;
 mod live;
 mod load;
 mod lock;
@@ -22,6 +23,7 @@ mod tasks;
 mod tls;
 
 pub use error::NodeError;
+pub use handles::take_all_handles;
 pub use load::{Figures, Load, REPORT, Tally};
 pub use parent::end_with_parent;
 pub use run::run;

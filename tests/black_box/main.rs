@@ -20,5 +20,6 @@ mod limits;
 mod malformed;
 mod proto_descriptor;
 mod python_client;
+mod scale;
 mod storm;
 mod tls;
