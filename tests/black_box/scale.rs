@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::common::cluster::{Cluster, PATIENCE, Plan, RAFTMQ};
+use crate::common::raw::{Raw, message};
 
 const TOPICS: usize = 1000;
 const PAGE: usize = 300;
@@ -92,6 +93,28 @@ fn a_thousand_topics_are_created_listed_and_found_again() {
     println!("ready {ready:?} after kill -9 of all nodes");
     cluster.wait_equal(PATIENCE);
     check(&cluster);
+}
+
+/// As official clients do it: many at once, and none of the topics is there yet.
+#[tokio::test]
+async fn a_send_to_each_of_many_new_topics_creates_it() {
+    const NEW: usize = 300;
+    let cluster = Cluster::start(Plan::of(3));
+    cluster.wait_equal(PATIENCE);
+    let raw = Raw::connect(cluster.a_follower().grpc).await;
+    let sends = (0..NEW).map(|number| {
+        let mut raw = raw.clone();
+        async move {
+            let topic = format!("new-{number:03}");
+            raw.send(vec![message(&topic, &format!("id-{number}"), "x")]).await.0
+        }
+    });
+    let codes: Vec<i32> = futures::future::join_all(sends).await;
+    assert_eq!(codes, [20000; NEW]);
+    let (found, _) = list(&cluster, cluster.leader().grpc);
+    let expected: Vec<String> = (0..NEW).map(|number| format!("new-{number:03}")).collect();
+    assert_eq!(found, expected);
+    cluster.wait_equal(PATIENCE);
 }
 
 #[test]
