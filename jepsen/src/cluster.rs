@@ -115,8 +115,12 @@ impl Cluster {
         }
         self.up.wait().map_err(Failure::io("raftmq up"))?;
         for node in self.nodes()? {
-            let stat = format!("/proc/{}", node.pid);
-            while Path::new(&stat).exists() {
+            let waiting = Instant::now();
+            while lives(node.pid) {
+                if waiting.elapsed() > READY_WITHIN {
+                    let seconds = READY_WITHIN.as_secs();
+                    return Err(Failure::Late { what: "the end of a node", seconds });
+                }
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
@@ -244,6 +248,12 @@ impl Cluster {
 /// One of our own: its id comes from the supervisor that this program started.
 pub(crate) fn kill(node: &Node) {
     signal(node.pid, Signal::KILL);
+}
+
+/// One that has ended and that nobody has asked about yet does not live.
+fn lives(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 fn signal(pid: i32, signal: Signal) {

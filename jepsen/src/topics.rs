@@ -18,6 +18,12 @@ const READY_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug, Deserialize)]
 struct Topic {
     name: String,
+    parts: Vec<Part>,
+}
+
+/// The topic in one broker group.
+#[derive(Debug, Deserialize)]
+struct Part {
     queues: Vec<Queue>,
 }
 
@@ -89,6 +95,7 @@ fn list(cluster: &Cluster, names: &[String]) -> Result<(bool, usize, Duration), 
     let same = found.iter().map(|topic| &topic.name).eq(names.iter());
     let whole: Vec<Topic> = cluster.ask(&["topic", "list"])?;
     let whole_is_same = whole.iter().map(|topic| &topic.name).eq(names.iter());
-    let queues = found.iter().all(|topic| topic.queues.len() == QUEUES);
+    let mut parts = found.iter().flat_map(|topic| &topic.parts);
+    let queues = parts.all(|part| part.queues.len() == QUEUES);
     Ok((same && whole_is_same && queues, pages, longest))
 }

@@ -1,6 +1,7 @@
 //! Who is connected: soft state of this node, told on to the leader.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -19,10 +20,10 @@ struct Client {
     seen: Duration,
 }
 
-/// The clients that this node has heard of.
-#[derive(Debug, Default)]
+/// The clients that this node has heard of. Cheap to clone; all clones are one.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Clients {
-    by_id: Mutex<HashMap<ClientId, Client>>,
+    by_id: Arc<Mutex<HashMap<ClientId, Client>>>,
 }
 
 impl Clients {

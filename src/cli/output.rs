@@ -69,6 +69,16 @@ impl Output {
         write(&mut io::stderr(), &format!("{note}\n"));
     }
 
+    /// How the broker groups differ, for people; JSON has it in the result.
+    pub(super) fn differences(self, differences: &[String]) {
+        if self.is_json() {
+            return;
+        }
+        for difference in differences {
+            self.note(format_args!("broker groups differ: {difference}"));
+        }
+    }
+
     pub(super) fn failure(self, failure: &impl Display) {
         write(&mut io::stderr(), &format!("raftmq: {failure}\n"));
     }

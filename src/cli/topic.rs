@@ -1,5 +1,6 @@
 //! `raftmq topic …`
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
@@ -7,7 +8,7 @@ use futures::StreamExt;
 use serde_json::json;
 
 use crate::base::TopicName;
-use crate::client::TopicInfo;
+use crate::client::{TopicInfo, TopicShape};
 
 use super::Ask;
 use super::failure::Failure;
@@ -30,6 +31,9 @@ pub(super) enum Topic {
         /// What kind of messages it takes.
         #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = Kind::Normal)]
         kind: Kind,
+        /// Where to create it: broker groups, separated by commas. By default in all.
+        #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+        broker_groups: Vec<String>,
         #[command(flatten)]
         ask: Ask,
     },
@@ -40,7 +44,7 @@ pub(super) enum Topic {
         #[command(flatten)]
         ask: Ask,
     },
-    /// Show the queues of a topic.
+    /// Show the queues of a topic in each broker group, and how the broker groups differ.
     Describe {
         #[arg(value_parser = topic_name)]
         name: TopicName,
@@ -82,17 +86,20 @@ pub(super) fn topic_name(text: &str) -> Result<TopicName, String> {
 impl Topic {
     pub(super) async fn run(self, output: &Output) -> Result<(), Failure> {
         match self {
-            Self::Create { mut names, from, queues, kind, ask } => {
+            Self::Create { mut names, from, queues, kind, broker_groups, ask } => {
                 let kinds = [kind.name().to_owned()];
                 if let ([name], None) = (names.as_slice(), &from) {
-                    let topic = ask.client().await?.create_topic(name, queues, &kinds).await?;
+                    let client = ask.client().await?;
+                    let topic = client.create_topic(name, queues, &kinds, &broker_groups).await?;
                     output.show(&topic, |topic| list(std::slice::from_ref(topic)));
+                    output.differences(&topic.differences);
                     return Ok(());
                 }
                 if let Some(path) = from {
                     names.extend(read_names(&path)?);
                 }
-                create_all(&ask, names, (queues, &kinds), output).await?;
+                let shape = TopicShape { queues, kinds: &kinds, broker_groups: &broker_groups };
+                create_all(&ask, names, shape, output).await?;
             }
             Self::List { part, ask } => {
                 let client = ask.client().await?;
@@ -103,6 +110,7 @@ impl Topic {
             Self::Describe { name, ask } => {
                 let topic = ask.client().await?.topic(&name).await?;
                 output.show(&topic, queues);
+                output.differences(&topic.differences);
             }
             Self::Delete { name, ask } => {
                 ask.client().await?.delete_topic(&name).await?;
@@ -123,12 +131,12 @@ const PRINTED: usize = 100;
 async fn create_all(
     ask: &Ask,
     names: Vec<TopicName>,
-    (queues, kinds): (u32, &[String]),
+    shape: TopicShape<'_>,
     output: &Output,
 ) -> Result<(), Failure> {
     let client = ask.client().await?;
     let mut pages = output.pages();
-    let created = client.create_topics(futures::stream::iter(names), queues, kinds);
+    let created = client.create_topics(futures::stream::iter(names), shape);
     let mut created = std::pin::pin!(created.enumerate().ready_chunks(PRINTED));
     while let Some(chunk) = created.next().await {
         let mut failed = None;
@@ -144,6 +152,9 @@ async fn create_all(
             }
         }
         pages.add(&topics, list(&topics));
+        for topic in &topics {
+            output.differences(&topic.differences);
+        }
         if let Some(failure) = failed {
             return Err(failure);
         }
@@ -169,27 +180,36 @@ fn read_names(path: &Path) -> Result<Vec<TopicName>, Failure> {
 
 fn list(topics: &[TopicInfo]) -> Table {
     let row = |topic: &TopicInfo| {
-        let messages: u64 = topic.queues.iter().map(|queue| queue.end - queue.start).sum();
+        let queues = || topic.parts.iter().flat_map(|part| &part.queues);
+        let messages: u64 = queues().map(|queue| queue.end - queue.start).sum();
+        let kinds: BTreeSet<&str> =
+            topic.parts.iter().flat_map(|part| &part.kinds).map(String::as_str).collect();
+        let places: Vec<_> = topic.parts.iter().map(|part| part.broker_group.as_str()).collect();
         [
             topic.name.clone(),
-            topic.kinds.join(","),
-            topic.queues.len().to_string(),
+            kinds.into_iter().collect::<Vec<_>>().join(","),
+            queues().count().to_string(),
             messages.to_string(),
+            places.join(","),
         ]
     };
-    Table::new(["TOPIC", "TYPE", "QUEUES", "MESSAGES"], topics.iter().map(row))
+    let head = ["TOPIC", "TYPE", "QUEUES", "MESSAGES", "BROKER GROUPS"];
+    Table::new(head, topics.iter().map(row))
 }
 
 fn queues(topic: &TopicInfo) -> Table {
-    let rows = topic.queues.iter().map(|queue| {
+    let all =
+        topic.parts.iter().flat_map(|part| part.queues.iter().map(move |queue| (part, queue)));
+    let rows = all.map(|(part, queue)| {
         let messages = queue.end - queue.start;
         [
             topic.name.clone(),
+            part.broker_group.clone(),
             queue.queue.to_string(),
             queue.start.to_string(),
             queue.end.to_string(),
             messages.to_string(),
         ]
     });
-    Table::new(["TOPIC", "QUEUE", "START", "END", "MESSAGES"], rows)
+    Table::new(["TOPIC", "BROKER GROUP", "QUEUE", "START", "END", "MESSAGES"], rows)
 }

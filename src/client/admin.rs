@@ -7,7 +7,8 @@ use crate::wire::raftmq as v1;
 
 use super::error::ClientError;
 use super::values::{
-    BrokerGroupStatus, GroupInfo, GroupTopic, NodeStatus, Page, QueueInfo, TopicInfo,
+    BrokerGroupStatus, GroupInfo, GroupPart, GroupTopic, NodeStatus, Page, QueueInfo, TopicInfo,
+    TopicPart, TopicShape,
 };
 use super::{CALL_TIMEOUT, Client};
 
@@ -15,15 +16,21 @@ use super::{CALL_TIMEOUT, Client};
 const CREATIONS: usize = 64;
 
 impl Client {
-    /// Creates a topic; `queues` 0 and no kinds stand for the broker's own choice.
+    /// Creates a topic; `queues` 0 and no kinds stand for the broker's own choice, no broker groups
+    /// for all.
     pub async fn create_topic(
         &self,
         name: &TopicName,
         queues: u32,
         kinds: &[String],
+        broker_groups: &[String],
     ) -> Result<TopicInfo, ClientError> {
-        let request =
-            v1::CreateTopicRequest { name: name.to_string(), queues, kinds: kinds.to_vec() };
+        let request = v1::CreateTopicRequest {
+            name: name.to_string(),
+            queues,
+            kinds: kinds.to_vec(),
+            broker_groups: broker_groups.to_vec(),
+        };
         let request = self.request(request, CALL_TIMEOUT);
         Ok(topic(self.admin().create_topic(request).await?.into_inner()))
     }
@@ -33,11 +40,11 @@ impl Client {
     pub fn create_topics<'a>(
         &'a self,
         names: impl Stream<Item = TopicName> + 'a,
-        queues: u32,
-        kinds: &'a [String],
+        shape: TopicShape<'a>,
     ) -> impl Stream<Item = (TopicName, Result<TopicInfo, ClientError>)> + 'a {
         let create = move |name: TopicName| async move {
-            let created = self.create_topic(&name, queues, kinds).await;
+            let TopicShape { queues, kinds, broker_groups } = shape;
+            let created = self.create_topic(&name, queues, kinds, broker_groups).await;
             (name, created)
         };
         names.map(create).buffered(CREATIONS)
@@ -68,17 +75,19 @@ impl Client {
     }
 
     /// Creates a consumer group; `attempts_max` 0 and no back-off stand for the broker's own
-    /// choice. Back-off in milliseconds.
+    /// choice, no broker groups for all. Back-off in milliseconds.
     pub async fn create_group(
         &self,
         name: &GroupName,
         attempts_max: u32,
         backoff: &[u64],
+        broker_groups: &[String],
     ) -> Result<GroupInfo, ClientError> {
         let request = v1::CreateGroupRequest {
             name: name.to_string(),
             attempts_max,
             backoff: backoff.to_vec(),
+            broker_groups: broker_groups.to_vec(),
         };
         let request = self.request(request, CALL_TIMEOUT);
         Ok(group(self.admin().create_group(request).await?.into_inner()))
@@ -119,12 +128,17 @@ impl Client {
 fn topic(topic: v1::Topic) -> TopicInfo {
     let queue =
         |queue: v1::Queue| QueueInfo { queue: queue.queue, start: queue.start, end: queue.end };
+    let part = |part: v1::TopicPart| TopicPart {
+        broker_group: part.broker_group,
+        id: part.id,
+        kinds: part.kinds,
+        created: part.created,
+        queues: part.queues.into_iter().map(queue).collect(),
+    };
     TopicInfo {
-        id: topic.id,
         name: topic.name,
-        kinds: topic.kinds,
-        created: topic.created,
-        queues: topic.queues.into_iter().map(queue).collect(),
+        parts: topic.parts.into_iter().map(part).collect(),
+        differences: topic.differences,
     }
 }
 
@@ -134,13 +148,18 @@ fn group(group: v1::Group) -> GroupInfo {
         ready: topic.ready,
         in_flight: topic.in_flight,
     };
+    let part = |part: v1::GroupPart| GroupPart {
+        broker_group: part.broker_group,
+        id: part.id,
+        attempts_max: part.attempts_max,
+        backoff: part.backoff,
+        created: part.created,
+        topics: part.topics.into_iter().map(topic).collect(),
+    };
     GroupInfo {
-        id: group.id,
         name: group.name,
-        attempts_max: group.attempts_max,
-        backoff: group.backoff,
-        created: group.created,
-        topics: group.topics.into_iter().map(topic).collect(),
+        parts: group.parts.into_iter().map(part).collect(),
+        differences: group.differences,
     }
 }
 

@@ -31,7 +31,7 @@ pub use push_consumer::{PushConsumer, Pushed};
 pub use simple_consumer::SimpleConsumer;
 pub use values::{
     BrokerGroupStatus, Draft, GroupInfo, GroupTopic, NodeStatus, Page, QueueInfo, Received,
-    RouteQueue, SentMessage, Take, TopicInfo,
+    RouteQueue, SentMessage, Take, TopicInfo, TopicPart, TopicShape,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.

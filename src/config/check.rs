@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::base::{ByteSize, Millis, NodeId};
+use crate::base::{BrokerGroupName, ByteSize, Millis, NodeId};
 use crate::commit_log;
 
 use super::address::HostPort;
@@ -25,6 +25,11 @@ const CONNECTIONS_MAX: u32 = 1_000_000;
 const HEARTBEAT_MIN: u64 = 10;
 const HEARTBEAT_MAX: u64 = 10_000;
 const ELECTION_MAX: u64 = 60_000;
+
+/// The broker group of a cluster that names none.
+const BROKER_GROUP: &str = "group-0";
+/// Each has its own log, flusher and connections; more of them than disks only cost.
+const BROKER_GROUPS_MAX: usize = 16;
 
 /// RocketMQ's proxy port for gRPC clients; HTTP as RocketMQ's exporters; the peer port is ours.
 pub(super) const GRPC_PORT: u16 = 8081;
@@ -63,12 +68,34 @@ impl TryFrom<Raw> for Config {
             advertise,
             tls: tls(raw.tls)?,
             members,
+            broker_groups: broker_groups(raw.broker.groups)?,
             log: log(&raw.log, profile)?,
             raft: raft(&raw.raft)?,
             create_on_use: raw.broker.create_on_use.unwrap_or(profile == Profile::Dev),
             admin_from_anywhere: raw.admin.from_anywhere.unwrap_or(false),
         })
     }
+}
+
+/// Also the names of directories, so that the shell and the disk see each group's own.
+fn broker_groups(raw: Option<Vec<String>>) -> Result<Vec<BrokerGroupName>, RelationError> {
+    let raw = raw.unwrap_or_else(|| vec![BROKER_GROUP.to_owned()]);
+    let count = raw.len();
+    if !(1..=BROKER_GROUPS_MAX).contains(&count) {
+        return Err(RelationError::BrokerGroups { count, max: BROKER_GROUPS_MAX });
+    }
+    let named = raw.iter().map(|name| BrokerGroupName::new(name));
+    let mut names = named.collect::<Result<Vec<_>, _>>().map_err(RelationError::BrokerGroup)?;
+    names.sort();
+    for (at, first) in names.iter().enumerate() {
+        for second in &names[at + 1..] {
+            if first.id() == second.id() {
+                let (first, second) = (first.clone(), second.clone());
+                return Err(RelationError::BrokerGroupTwice { first, second });
+            }
+        }
+    }
+    Ok(names)
 }
 
 fn listed_members(raw: &[RawMember]) -> Result<Vec<Member>, RelationError> {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::base::{ByteSize, NodeId};
+use crate::base::{BrokerGroupName, ByteSize, NameError, NodeId};
 
 use super::address::HostPort;
 
@@ -46,6 +46,12 @@ pub enum RelationError {
     MemberTwice { node: NodeId, first: HostPort, second: HostPort },
     #[error("[[members]] gives nodes {first} and {second} the same {what} address {address}")]
     AddressTwice { what: &'static str, address: HostPort, first: NodeId, second: NodeId },
+    #[error("broker.groups has {count} names; allowed is 1 to {max}")]
+    BrokerGroups { count: usize, max: usize },
+    #[error("broker.groups: {0}")]
+    BrokerGroup(NameError),
+    #[error("broker.groups names {first} and {second}, which have the same number; rename one")]
+    BrokerGroupTwice { first: BrokerGroupName, second: BrokerGroupName },
     #[error("[[members]] lists {count} nodes; at most {max} vote")]
     TooManyMembers { count: usize, max: usize },
     #[error(

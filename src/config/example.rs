@@ -70,6 +70,10 @@ grpc = "broker-3.example.org:8081"
 # election_max_ms = 600
 
 [broker]
+# The broker groups of the cluster, the same on all nodes: each has a log and a leader of its own,
+# and every node of [[members]] has a replica of each. A name may be added later, not removed. As a
+# flag or variable: names separated by commas.
+# groups = ["group-0"]
 # Create topics and groups when a client first names them. By default true in "dev" only.
 # create_on_use = false
 
@@ -94,7 +98,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 28);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 29);
         assert_eq!(parse(&uncommented.join("\n")), parse(EXAMPLE));
     }
 }

@@ -18,7 +18,7 @@ mod sources;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::base::{ByteSize, Millis, NodeId};
+use crate::base::{BrokerGroupName, ByteSize, Millis, NodeId};
 
 pub use address::{HostPort, HostPortError};
 pub use error::{ConfigError, OverlayError, RelationError};
@@ -40,6 +40,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// All voters with this node among them, sorted by node.
     pub members: Vec<Member>,
+    /// The broker groups of the cluster, all with the same members; sorted, never empty.
+    pub broker_groups: Vec<BrokerGroupName>,
     pub log: LogSettings,
     pub raft: RaftSettings,
     /// Topics and groups come into being when a client first names them.

@@ -24,8 +24,8 @@ pub(super) async fn query_assignment(
     request: v2::QueryAssignmentRequest,
 ) -> Result<v2::QueryAssignmentResponse, Refused> {
     let topic = limits::topic(request.topic.as_ref())?;
-    let group = limits::group(request.group.as_ref())?;
-    let assignment = broker.assignment(&topic, &group).await?;
+    limits::group(request.group.as_ref())?;
+    let assignment = broker.assignment(&topic).await?;
     let assignments = assignments(assignment, &request.topic.unwrap_or_default());
     Ok(v2::QueryAssignmentResponse { status: Some(ok()), assignments })
 }
@@ -66,7 +66,7 @@ fn assignments(assignment: Assignment, topic: &v2::Resource) -> Vec<v2::Assignme
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{BrokerGroupName, NodeId};
+    use crate::base::NodeId;
     use crate::broker::BrokerNode;
     use crate::message::MessageKind;
 
@@ -87,7 +87,6 @@ mod tests {
     #[test]
     fn a_route_lists_every_queue_on_every_node() {
         let route = Route {
-            group: BrokerGroupName::new("default").unwrap(),
             nodes: nodes(),
             queues: 2,
             kinds: vec![MessageKind::Normal, MessageKind::Fifo],

@@ -14,9 +14,8 @@ use openraft::async_runtime::watch::WatchReceiver;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Duration, Instant, timeout};
-use tonic::service::Routes;
 
-use crate::base::{ClusterId, LogIndex, NodeId, Term};
+use crate::base::{BrokerGroupId, ClusterId, LogIndex, NodeId, Term};
 use crate::command::{Command, Reply};
 use crate::commit_log::{self, CommitLog, Flusher, Identity};
 use crate::env::Env;
@@ -28,15 +27,13 @@ use crate::raft::leadership::{self, Leadership};
 use crate::raft::log_store::{InstalledCell, LogStore};
 use crate::raft::network::Network;
 use crate::raft::options::{Member, Options, OptionsError};
-use crate::raft::peer_service::PeerPort;
-use crate::raft::peers::{Channels, MESSAGE_MAX, Peers};
+use crate::raft::peers::{Channels, Peers};
 use crate::raft::propose::{AskError, ProposeError};
 use crate::raft::read::BarrierError;
 use crate::raft::snapshot::SnapshotFile;
 use crate::raft::state_machine::{StateMachine, Watched, installed};
 use crate::raft::types::{Address, Types, index_of, members_of};
 use crate::raft::{Asked, EffectSink};
-use crate::wire::raftmq::peer_server::PeerServer;
 
 pub(crate) type Raft = openraft::Raft<Types, StateMachine>;
 
@@ -69,6 +66,8 @@ pub enum OpenError {
         "{path} belongs to node {found}, but this is node {node}; every node needs its own directory"
     )]
     OtherNode { path: PathBuf, found: NodeId, node: NodeId },
+    #[error("{path} belongs to broker group {found}, but {group} is configured for it")]
+    OtherGroup { path: PathBuf, found: BrokerGroupId, group: BrokerGroupId },
     #[error(transparent)]
     Log(#[from] commit_log::OpenError),
     #[error(transparent)]
@@ -241,12 +240,8 @@ impl Group {
         Ok(())
     }
 
-    /// What other replicas call; to be served on this node's peer address.
-    pub fn peer_service(&self) -> Routes {
-        let port = PeerServer::new(PeerPort(self.0.clone()))
-            .max_decoding_message_size(MESSAGE_MAX)
-            .max_encoding_message_size(MESSAGE_MAX);
-        Routes::new(port)
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
     }
 
     /// Puts a command into the log, here or at the leader, and answers what applying it said.
@@ -323,9 +318,28 @@ impl Group {
 
     /// Hands the leadership to the replica that has most of the log.
     pub async fn transfer_leadership(&self) -> Result<(), TransferError> {
+        let running = self.0.running().ok_or(TransferError::NotLeader)?;
+        self.transfer(running, successor(running, self.0.options.node)?).await
+    }
+
+    /// Hands the leadership to this voter, which openraft lets have all of the log first.
+    pub async fn transfer_leadership_to(&self, to: NodeId) -> Result<(), TransferError> {
+        let running = self.0.running().ok_or(TransferError::NotLeader)?;
+        let (leads, known) = {
+            let metrics = running.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let known = metrics.membership_config.voter_ids().any(|voter| voter == to.get());
+            (metrics.state == ServerState::Leader, known)
+        };
+        match (leads, known && to != self.0.options.node) {
+            (false, _) => Err(TransferError::NotLeader),
+            (true, false) => Err(TransferError::NobodyElse),
+            (true, true) => self.transfer(running, to).await,
+        }
+    }
+
+    async fn transfer(&self, running: &Running, to: NodeId) -> Result<(), TransferError> {
         let shared = &self.0;
-        let running = shared.running().ok_or(TransferError::NotLeader)?;
-        let to = successor(running, shared.options.node)?;
         let mut leadership = shared.leadership.subscribe();
         let triggered = running.raft.trigger().transfer_leader(to.get()).await;
         triggered.map_err(|fatal| TransferError::Ended { reason: fatal.to_string() })?;
@@ -480,8 +494,12 @@ fn own_cluster(
 ) -> Result<Option<ClusterId>, OpenError> {
     let Some(identity) = identity else { return Ok(None) };
     let (node, found) = (options.node, identity.node);
-    if found != node || identity.group != options.group {
+    if found != node {
         return Err(OpenError::OtherNode { path: options.dir.clone(), found, node });
+    }
+    if identity.group != options.group {
+        let (path, found) = (options.dir.clone(), identity.group);
+        return Err(OpenError::OtherGroup { path, found, group: options.group });
     }
     Ok(Some(identity.cluster))
 }

@@ -33,6 +33,7 @@ pub use bootstrap::StartError;
 pub use group::{Group, OpenError, Role, Status, TransferError};
 pub use leadership::Leadership;
 pub use options::{Member, Options, OptionsError, Timing};
+pub use peer_service::peer_service;
 pub use propose::{AskError, ProposeError};
 pub use read::BarrierError;
 

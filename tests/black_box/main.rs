@@ -12,6 +12,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod broker_groups;
 mod client_matrix;
 mod crash;
 mod damage;

@@ -16,7 +16,7 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
 use crate::base::{GroupName, TopicName};
-use crate::client::{Client, Draft, PushConsumer, Pushed, Take};
+use crate::client::{Client, Draft, PushConsumer, Pushed, Take, TopicShape};
 use crate::node::{Tally, take_all_handles};
 
 use super::super::Ask;
@@ -131,9 +131,10 @@ impl Consumers {
         let names = self.names();
         let kinds = ["normal".to_owned()];
         let topics = futures::stream::iter(names.clone());
-        let created = client.create_topics(topics, QUEUES, &kinds);
+        let shape = TopicShape { queues: QUEUES, kinds: &kinds, broker_groups: &[] };
+        let created = client.create_topics(topics, shape);
         created.map(|(_, created)| created).try_for_each(async |_| Ok(())).await?;
-        for_all(&names, async |name| client.create_group(&group(name), 0, &[]).await).await?;
+        for_all(&names, async |name| client.create_group(&group(name), 0, &[], &[]).await).await?;
         let report = self.measure(&client, &names).await;
         // What was made for this is cleared away, also when it failed.
         for_all(&names, async |name| client.delete_topic(name).await).await?;

@@ -40,7 +40,7 @@ impl Drop for Scratch {
 pub(in crate::cli) async fn measure(data: &Path, load: Load) -> Result<Figures, UpError> {
     let scratch = Scratch::make(data)?;
     let nodes = free(&scratch.0)?;
-    prepare(&scratch.0, &nodes)?;
+    prepare(&scratch.0, &nodes, None)?;
     let running: Result<Vec<Running>, UpError> =
         nodes.into_iter().map(|planned| Running::start(planned, Some(load))).collect();
     let mut running = running?;
