@@ -87,12 +87,8 @@ impl Replica {
         limit: usize,
     ) -> Vec<(GroupName, GroupPart)> {
         self.group.read(|state| {
-            state
-                .groups()
-                .filter(|group| after.is_none_or(|after| group.name > *after))
-                .take(limit.min(PAGE_MAX))
-                .map(|group| (group.name.clone(), self.part_of_group(state, group)))
-                .collect()
+            let page = state.groups_after(after).take(limit.min(PAGE_MAX));
+            page.map(|group| (group.name.clone(), self.part_of_group(state, group))).collect()
         })
     }
 
@@ -138,7 +134,9 @@ impl Inner {
             return Err(NoGroup { group: name.clone() }.into());
         }
         self.propose_group(&default_group(name), deadline).await?;
-        self.catch_up().await?;
+        if !self.knows_group(name) {
+            self.catch_up().await?;
+        }
         Ok(())
     }
 

@@ -11,7 +11,6 @@ use crate::broker::lane::LaneTask;
 use crate::broker::receive::AUTO_RENEW_STEP;
 use crate::broker::remote::Question;
 use crate::command::{Checkout, Command, Delivery, Release, Renew, Reply, Subscribe};
-use crate::machine::State;
 
 /// Deliveries that one tick ends at most, so that no entry takes long to apply.
 const TICK_LIMIT: u32 = 1024;
@@ -23,10 +22,14 @@ const ROUND: Duration = Duration::from_secs(5);
 const RENEW_BEFORE: Millis = Millis::from_secs(30);
 /// How soon the messages of a client that is gone become visible.
 const RELEASE_AFTER: Millis = Millis::from_secs(1);
-/// Consumers seen within this time are told to the leader; two rounds, so that one may be missed.
+/// Consumers seen within this time that hold something are told to the leader; two rounds, so that
+/// one may be missed.
 const TELL_AGE: Duration = Duration::from_secs(10);
 /// Checkouts that one step renews at most, so that it stays far below the largest command.
 const RENEWALS_MAX: usize = 10_000;
+/// Pairs of a group and a topic whose filters one round looks at. The state is held meanwhile, so
+/// a round costs the same with a thousand pairs and with a million.
+const PAIRS_MAX: usize = 4096;
 /// Filters given up in one round at most, so that the round's renewals are not late.
 const GIVEN_UP_MAX: usize = 64;
 /// A delivery is renewed for this long at most, as RocketMQ's proxy does.
@@ -102,13 +105,17 @@ async fn watch(replica: &Replica) {
 /// A new leader has not heard of all clients yet: each holder of a delivery gets a full lease.
 fn lease_all(replica: &Replica) {
     let all = replica.group.read(|state| state.renewals(UtcMillis::new(u64::MAX)));
-    for renewal in all {
-        replica.client_seen(&renewal.consumer, super::ClientKind::PushConsumer, None);
+    let mut holders: Vec<ClientId> = all.into_iter().map(|renewal| renewal.consumer).collect();
+    holders.sort();
+    holders.dedup();
+    for holder in holders {
+        replica.client_seen(&holder, super::ClientKind::PushConsumer, None);
     }
 }
 
 async fn rounds(replica: &Replica) {
     let mut next = Instant::now() + ROUND;
+    let mut last_pair = None;
     loop {
         tokio::time::sleep_until(next).await;
         next = Instant::now() + ROUND;
@@ -117,7 +124,7 @@ async fn rounds(replica: &Replica) {
         if replica.serving() {
             renew(replica).await;
             forget_gone(replica);
-            give_up_filters(replica).await;
+            last_pair = give_up_filters(replica, last_pair).await;
             log_skips(replica, now).await;
         } else {
             tell_leader(replica).await;
@@ -166,29 +173,36 @@ fn forget_gone(replica: &Replica) {
     });
 }
 
-async fn give_up_filters(replica: &Replica) {
+/// Looks at the pairs behind `after` and answers where the next round goes on.
+async fn give_up_filters(
+    replica: &Replica,
+    after: Option<(GroupId, TopicId)>,
+) -> Option<(GroupId, TopicId)> {
     let now = replica.env.clock.monotonic();
-    let live: Vec<Subscribe> = replica.group.read(|state| {
-        state.subscribed().flat_map(|(group, topic)| filters(state, group, topic)).collect()
+    let mut last = None;
+    let mut unused = Vec::new();
+    replica.group.read(|state| {
+        for (count, (group, topic)) in (1..).zip(state.subscribed_after(after)) {
+            let idle = |expression: &&String| {
+                !replica.waiters.has(group, topic, expression)
+                    && replica.subscriptions.is_unused(group, topic, expression, now)
+            };
+            let idle = state.subscriptions(group, topic).1.iter().filter(idle);
+            unused.extend(idle.map(|text| Subscribe { group, topic, expression: text.clone() }));
+            if count == PAIRS_MAX || unused.len() >= GIVEN_UP_MAX {
+                last = Some((group, topic));
+                break;
+            }
+        }
     });
-    let unused = live.into_iter().filter(|Subscribe { group, topic, expression }| {
-        !replica.waiters.has(*group, *topic, expression)
-            && replica.subscriptions.is_unused(*group, *topic, expression, now)
-    });
-    for subscribe in unused.take(GIVEN_UP_MAX) {
+    for subscribe in unused {
         replica.subscriptions.forget(subscribe.group, subscribe.topic, &subscribe.expression);
         let unsubscribe = Command::Unsubscribe(subscribe);
         if let Err(error) = replica.group.propose(unsubscribe, replica.default_deadline()).await {
             tracing::debug!(%error, "tried again when the filter has been unused for as long again");
         }
     }
-}
-
-fn filters(state: &State, group: GroupId, topic: TopicId) -> Vec<Subscribe> {
-    let (_, expressions) = state.subscriptions(group, topic);
-    let subscribe =
-        |expression: &String| Subscribe { group, topic, expression: expression.clone() };
-    expressions.iter().map(subscribe).collect()
+    last
 }
 
 /// Messages that nobody wants stop counting as a backlog, though no receive took any other.
@@ -211,7 +225,15 @@ async fn log_skips(replica: &Replica, now: Duration) {
 }
 
 async fn tell_leader(replica: &Replica) {
-    let consumers = replica.clients.recent_consumers(TELL_AGE, replica.env.clock.monotonic());
+    let now = replica.env.clock.monotonic();
+    // The leader asks who lives only of those that hold something; what is not applied here yet is
+    // told in the next round, long before its time is over.
+    let consumers = replica.group.read(|state| {
+        let holds = |group: &GroupName, consumer: &ClientId| {
+            state.group(group).is_some_and(|group| state.holds(group.id, consumer))
+        };
+        replica.clients.recent_holders(TELL_AGE, now, holds)
+    });
     let Some(leader) = replica.leader() else { return };
     if consumers.is_empty() || leader == replica.node() {
         return;

@@ -44,12 +44,8 @@ impl Replica {
         limit: usize,
     ) -> Vec<(TopicName, TopicPart)> {
         self.group.read(|state| {
-            state
-                .topics()
-                .filter(|topic| after.is_none_or(|after| topic.name > *after))
-                .take(limit.min(PAGE_MAX))
-                .map(|topic| (topic.name.clone(), self.part_of_topic(state, topic)))
-                .collect()
+            let page = state.topics_after(after).take(limit.min(PAGE_MAX));
+            page.map(|topic| (topic.name.clone(), self.part_of_topic(state, topic))).collect()
         })
     }
 
@@ -122,7 +118,9 @@ impl Inner {
             Ok(()) | Err(TopicError::Differs { .. }) => {}
             Err(error) => return Err(error),
         }
-        self.catch_up().await?;
+        if !self.knows_topic(name) {
+            self.catch_up().await?;
+        }
         Ok(())
     }
 

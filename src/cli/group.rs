@@ -9,6 +9,7 @@ use crate::client::GroupInfo;
 use super::Ask;
 use super::failure::Failure;
 use super::output::{Output, Table};
+use super::pages::{self, Part};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Group {
@@ -30,8 +31,10 @@ pub(super) enum Group {
         #[command(flatten)]
         ask: Ask,
     },
-    /// List all consumer groups.
+    /// List consumer groups, sorted by name.
     List {
+        #[command(flatten)]
+        part: Part,
         #[command(flatten)]
         ask: Ask,
     },
@@ -77,9 +80,11 @@ impl Group {
                 output.show(&group, |group| list(std::slice::from_ref(group)));
                 output.differences(&group.differences);
             }
-            Self::List { ask } => {
-                let groups = ask.client().await?.groups().await?;
-                output.show(groups.as_slice(), list);
+            Self::List { part, ask } => {
+                let client = ask.client().await?;
+                let page = async |after, limit| client.groups(after, limit).await;
+                let name = |group: &GroupInfo| group.name.clone();
+                pages::list(output, part, page, (list, name)).await?;
             }
             Self::Describe { name, ask } => {
                 let group = ask.client().await?.group(&name).await?;

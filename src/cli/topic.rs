@@ -1,23 +1,29 @@
 //! `raftmq topic …`
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
+use futures::StreamExt;
 use serde_json::json;
 
 use crate::base::TopicName;
-use crate::client::TopicInfo;
+use crate::client::{TopicInfo, TopicShape};
 
 use super::Ask;
 use super::failure::Failure;
 use super::output::{Output, Table};
+use super::pages::{self, Part};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Topic {
-    /// Create a topic. Creating it again with the same values changes nothing.
+    /// Create topics. Creating one again with the same values changes nothing.
     Create {
-        #[arg(value_parser = topic_name)]
-        name: TopicName,
+        #[arg(value_name = "NAME", value_parser = topic_name, required_unless_present = "from")]
+        names: Vec<TopicName>,
+        /// A file with further names, one on each line; - is standard input.
+        #[arg(long, value_name = "FILE")]
+        from: Option<PathBuf>,
         /// How many queues; 1 to 1024.
         #[arg(long, value_name = "N", default_value_t = 8)]
         #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -31,8 +37,10 @@ pub(super) enum Topic {
         #[command(flatten)]
         ask: Ask,
     },
-    /// List all topics.
+    /// List topics, sorted by name.
     List {
+        #[command(flatten)]
+        part: Part,
         #[command(flatten)]
         ask: Ask,
     },
@@ -78,15 +86,26 @@ pub(super) fn topic_name(text: &str) -> Result<TopicName, String> {
 impl Topic {
     pub(super) async fn run(self, output: &Output) -> Result<(), Failure> {
         match self {
-            Self::Create { name, queues, kind, broker_groups, ask } => {
-                let (kinds, client) = ([kind.name().to_owned()], ask.client().await?);
-                let topic = client.create_topic(&name, queues, &kinds, &broker_groups).await?;
-                output.show(&topic, |topic| list(std::slice::from_ref(topic)));
-                output.differences(&topic.differences);
+            Self::Create { mut names, from, queues, kind, broker_groups, ask } => {
+                let kinds = [kind.name().to_owned()];
+                if let ([name], None) = (names.as_slice(), &from) {
+                    let client = ask.client().await?;
+                    let topic = client.create_topic(name, queues, &kinds, &broker_groups).await?;
+                    output.show(&topic, |topic| list(std::slice::from_ref(topic)));
+                    output.differences(&topic.differences);
+                    return Ok(());
+                }
+                if let Some(path) = from {
+                    names.extend(read_names(&path)?);
+                }
+                let shape = TopicShape { queues, kinds: &kinds, broker_groups: &broker_groups };
+                create_all(&ask, names, shape, output).await?;
             }
-            Self::List { ask } => {
-                let topics = ask.client().await?.topics().await?;
-                output.show(topics.as_slice(), list);
+            Self::List { part, ask } => {
+                let client = ask.client().await?;
+                let page = async |after, limit| client.topics(after, limit).await;
+                let name = |topic: &TopicInfo| topic.name.clone();
+                pages::list(output, part, page, (list, name)).await?;
             }
             Self::Describe { name, ask } => {
                 let topic = ask.client().await?.topic(&name).await?;
@@ -103,6 +122,60 @@ impl Topic {
         }
         Ok(())
     }
+}
+
+/// Topics printed at a time, at most.
+const PRINTED: usize = 100;
+
+/// Over one connection; ends at the first that fails.
+async fn create_all(
+    ask: &Ask,
+    names: Vec<TopicName>,
+    shape: TopicShape<'_>,
+    output: &Output,
+) -> Result<(), Failure> {
+    let client = ask.client().await?;
+    let mut pages = output.pages();
+    let created = client.create_topics(futures::stream::iter(names), shape);
+    let mut created = std::pin::pin!(created.enumerate().ready_chunks(PRINTED));
+    while let Some(chunk) = created.next().await {
+        let mut failed = None;
+        let mut topics = Vec::new();
+        for (before, (name, created)) in chunk {
+            match created {
+                Ok(topic) => topics.push(topic),
+                Err(source) => {
+                    let name = name.to_string();
+                    failed = Some(Failure::TopicOfMany { name, before, source });
+                    break;
+                }
+            }
+        }
+        pages.add(&topics, list(&topics));
+        for topic in &topics {
+            output.differences(&topic.differences);
+        }
+        if let Some(failure) = failed {
+            return Err(failure);
+        }
+    }
+    pages.end();
+    Ok(())
+}
+
+/// One on each line; empty lines are passed over.
+fn read_names(path: &Path) -> Result<Vec<TopicName>, Failure> {
+    let read = |source| Failure::Read { path: path.to_owned(), source };
+    let text = if path == Path::new("-") {
+        std::io::read_to_string(std::io::stdin()).map_err(read)?
+    } else {
+        std::fs::read_to_string(path).map_err(read)?
+    };
+    let lines = (1..).zip(text.lines().map(str::trim)).filter(|(_, name)| !name.is_empty());
+    let name = |(line, name): (usize, &str)| {
+        topic_name(name).map_err(|why| Failure::Line { path: path.to_owned(), line, why })
+    };
+    lines.map(name).collect()
 }
 
 fn list(topics: &[TopicInfo]) -> Table {

@@ -1,17 +1,19 @@
 //! Calls of `raftmq.v1.Admin`.
 
+use futures::{Stream, StreamExt};
+
 use crate::base::{GroupName, TopicName};
 use crate::wire::raftmq as v1;
 
 use super::error::ClientError;
 use super::values::{
-    BrokerGroupStatus, GroupInfo, GroupPart, GroupTopic, NodeStatus, QueueInfo, TopicInfo,
-    TopicPart,
+    BrokerGroupStatus, GroupInfo, GroupPart, GroupTopic, NodeStatus, Page, QueueInfo, TopicInfo,
+    TopicPart, TopicShape,
 };
 use super::{CALL_TIMEOUT, Client};
 
-/// Names in one page of a list.
-const PAGE: u32 = 1000;
+/// Creations under way at a time. Each is one entry of the log; together they share its syncs.
+const CREATIONS: usize = 64;
 
 impl Client {
     /// Creates a topic; `queues` 0 and no kinds stand for the broker's own choice, no broker groups
@@ -33,26 +35,37 @@ impl Client {
         Ok(topic(self.admin().create_topic(request).await?.into_inner()))
     }
 
+    /// Creates topics of one shape, many at a time over this connection; the answers come in the
+    /// order of the names, each with its name.
+    pub fn create_topics<'a>(
+        &'a self,
+        names: impl Stream<Item = TopicName> + 'a,
+        shape: TopicShape<'a>,
+    ) -> impl Stream<Item = (TopicName, Result<TopicInfo, ClientError>)> + 'a {
+        let create = move |name: TopicName| async move {
+            let TopicShape { queues, kinds, broker_groups } = shape;
+            let created = self.create_topic(&name, queues, kinds, broker_groups).await;
+            (name, created)
+        };
+        names.map(create).buffered(CREATIONS)
+    }
+
     pub async fn delete_topic(&self, name: &TopicName) -> Result<(), ClientError> {
         let request = v1::DeleteTopicRequest { name: name.to_string() };
         self.admin().delete_topic(self.request(request, CALL_TIMEOUT)).await?;
         Ok(())
     }
 
-    /// All topics, sorted by name.
-    pub async fn topics(&self) -> Result<Vec<TopicInfo>, ClientError> {
-        let mut topics: Vec<TopicInfo> = Vec::new();
-        loop {
-            let after = topics.last().map(|topic| topic.name.clone());
-            let request = v1::ListTopicsRequest { after, limit: PAGE };
-            let request = self.request(request, CALL_TIMEOUT);
-            let page = self.admin().list_topics(request).await?.into_inner();
-            let more = page.more && !page.topics.is_empty();
-            topics.extend(page.topics.into_iter().map(topic));
-            if !more {
-                return Ok(topics);
-            }
-        }
+    /// Topics sorted by name, from the one behind `after`; at most `limit`, and at most what the
+    /// broker puts into one page.
+    pub async fn topics(
+        &self,
+        after: Option<String>,
+        limit: u32,
+    ) -> Result<Page<TopicInfo>, ClientError> {
+        let request = self.request(v1::ListTopicsRequest { after, limit }, CALL_TIMEOUT);
+        let page = self.admin().list_topics(request).await?.into_inner();
+        Ok(Page { items: page.topics.into_iter().map(topic).collect(), more: page.more })
     }
 
     pub async fn topic(&self, name: &TopicName) -> Result<TopicInfo, ClientError> {
@@ -86,20 +99,15 @@ impl Client {
         Ok(())
     }
 
-    /// All consumer groups, sorted by name.
-    pub async fn groups(&self) -> Result<Vec<GroupInfo>, ClientError> {
-        let mut groups: Vec<GroupInfo> = Vec::new();
-        loop {
-            let after = groups.last().map(|group| group.name.clone());
-            let request = v1::ListGroupsRequest { after, limit: PAGE };
-            let request = self.request(request, CALL_TIMEOUT);
-            let page = self.admin().list_groups(request).await?.into_inner();
-            let more = page.more && !page.groups.is_empty();
-            groups.extend(page.groups.into_iter().map(group));
-            if !more {
-                return Ok(groups);
-            }
-        }
+    /// Consumer groups sorted by name, as [`Self::topics`].
+    pub async fn groups(
+        &self,
+        after: Option<String>,
+        limit: u32,
+    ) -> Result<Page<GroupInfo>, ClientError> {
+        let request = self.request(v1::ListGroupsRequest { after, limit }, CALL_TIMEOUT);
+        let page = self.admin().list_groups(request).await?.into_inner();
+        Ok(Page { items: page.groups.into_iter().map(group).collect(), more: page.more })
     }
 
     pub async fn group(&self, name: &GroupName) -> Result<GroupInfo, ClientError> {

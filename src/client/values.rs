@@ -65,6 +65,23 @@ pub struct RouteQueue {
     pub address: String,
 }
 
+/// What topics are to be like that are created together.
+#[derive(Clone, Copy, Debug)]
+pub struct TopicShape<'a> {
+    pub queues: u32,
+    pub kinds: &'a [String],
+    /// None stands for all.
+    pub broker_groups: &'a [String],
+}
+
+/// A part of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Whether something may follow behind the last of `items`.
+    pub more: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopicInfo {
     pub name: String,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 
-use crate::base::{BrokerGroupName, GroupId};
+use crate::base::BrokerGroupName;
 use crate::broker::Broker;
 use crate::commit_log::{LogStats, SYNC_BUCKETS_MICROS};
 use crate::metrics as names;
@@ -71,17 +71,12 @@ fn replica(name: &str, group: &Group) {
 }
 
 fn state(name: &str, group: &Group) {
-    let (topics, groups) =
-        group.read(|state| (state.topics().count() as u64, state.groups().count() as u64));
-    names::TOPICS.set([name], topics);
-    names::GROUPS.set([name], groups);
-    let pairs: Vec<_> = group.read(|state| {
-        let of = |group: GroupId| state.topics_of(group).map(move |topic| (group, topic));
-        state.groups().flat_map(|known| of(known.id)).collect()
-    });
-    // One look for each, because nothing is applied during a look.
-    let lag = |(id, topic)| group.read(|state| state.lag(id, topic).in_flight);
-    names::IN_FLIGHT_MESSAGES.set([name], pairs.into_iter().map(lag).sum());
+    // Numbers that the state has at hand, because nothing is applied during a look.
+    let (topics, groups, in_flight) =
+        group.read(|state| (state.topics_count(), state.groups_count(), state.in_flight()));
+    names::TOPICS.set([name], topics as u64);
+    names::GROUPS.set([name], groups as u64);
+    names::IN_FLIGHT_MESSAGES.set([name], in_flight as u64);
 }
 
 fn log(name: &str, group: &Group, before: &LogStats, stats: &LogStats) {

@@ -9,6 +9,7 @@
 pub mod certificate;
 mod error;
 mod gauges;
+mod handles;
 mod hosted;
 mod live;
 mod load;
@@ -25,6 +26,7 @@ mod tasks;
 mod tls;
 
 pub use error::NodeError;
+pub use handles::take_all_handles;
 pub use load::{Figures, Load, REPORT, Tally};
 pub use names::run_name_server;
 pub use parent::end_with_parent;

@@ -27,7 +27,9 @@ use super::peers::register;
 use super::readiness::Readiness;
 use super::signals::Signals;
 use super::tasks::Tasks;
-use super::{DURABILITY, NodeError, broker_options, gauges, names, scrub, spread, tls};
+use super::{
+    DURABILITY, NodeError, broker_options, gauges, names, scrub, spread, take_all_handles, tls,
+};
 
 /// How long tasks may take to end; the gRPC server waits up to twice three seconds by itself.
 const TASKS_END: Duration = Duration::from_secs(7);
@@ -40,6 +42,7 @@ const PEER_PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Runs a node until it is told to stop (`Ok`) or cannot go on. With a load it measures itself.
 pub async fn run(config: Config, load: Option<Load>) -> Result<(), NodeError> {
     let mut signals = Signals::listen()?;
+    enough_handles(&config);
     let _lock = DataLock::take(&config.data)?;
     let mut node = Node::bind(config).await?;
     node.load = load;
@@ -293,6 +296,22 @@ pub(super) fn admission(listen: &Listen) -> Admission {
 async fn alone(live: &Live) {
     while live.somebody_stays() {
         tokio::time::sleep(STAY_POLL).await;
+    }
+}
+
+/// Beside connections of clients there are segments, extents and connections between nodes.
+const OTHER_HANDLES: u64 = 512;
+
+fn enough_handles(config: &Config) {
+    let allowed = take_all_handles();
+    let wanted = u64::from(config.listen.connections_max) + OTHER_HANDLES;
+    if allowed < wanted {
+        tracing::warn!(
+            allowed,
+            wanted,
+            "the system allows fewer open files than there may be connections; raise the limit \
+             (ulimit -n) or lower listen.connections_max"
+        );
     }
 }
 

@@ -23,5 +23,6 @@ mod name_server;
 mod polls;
 mod proto_descriptor;
 mod python_client;
+mod scale;
 mod storm;
 mod tls;

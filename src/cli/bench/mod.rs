@@ -3,8 +3,10 @@
 //! `produce`, `consume` and `e2e` drive a running cluster over gRPC as clients do. `raft` starts
 //! three nodes of its own and proposes inside the leader. All are closed loops: as many requests
 //! are under way as `--in-flight` says, and the next one goes when one is answered. Nothing is
-//! counted during a warm-up of one second.
+//! counted during a warm-up of one second. `consumers` is the opposite: many clients that do
+//! nothing, and what that costs.
 
+mod consumers;
 mod disk;
 mod drive;
 mod report;
@@ -36,6 +38,9 @@ pub(super) enum Bench {
     Consume(Consume),
     /// Send messages, and time them until they are received.
     E2e(E2e),
+    /// Many push consumers that have nothing to do: what they cost, and how soon a message that
+    /// comes at last reaches its consumer.
+    Consumers(consumers::Consumers),
     /// Log and machine alone: propose inside the leader of three nodes that are started for it.
     Raft(Raft),
 }
@@ -126,6 +131,11 @@ impl Bench {
             Self::Consume(consume) => consume.run().await?,
             Self::E2e(e2e) => e2e.run().await?,
             Self::Raft(raft) => raft.run().await?,
+            Self::Consumers(consumers) => {
+                let report = consumers.run().await?;
+                output.show(&report, consumers::table);
+                return Ok(());
+            }
         };
         output.show(&report, report::table);
         Ok(())

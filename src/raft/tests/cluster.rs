@@ -89,7 +89,7 @@ impl Node {
     }
 
     pub(super) fn topics(&self) -> usize {
-        self.group.read(|state| state.topics().count())
+        self.group.read(|state| state.topics_count())
     }
 
     pub(super) fn status(&self) -> Status {
