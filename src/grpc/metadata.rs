@@ -34,6 +34,8 @@ pub(super) struct Caller {
     pub(super) has_deadline: bool,
     /// The crate `rocketmq` 5.0.0 ends its task at a status code newer than itself.
     pub(super) old_rust: bool,
+    /// The Go client dials a broker that is gone for 5 s, and lets no other call begin meanwhile.
+    pub(super) blocks_on_dial: bool,
 }
 
 impl Caller {
@@ -53,6 +55,7 @@ impl Caller {
             has_deadline: timeout.is_some(),
             old_rust: text(metadata, LANGUAGE) == Some("RUST")
                 && text(metadata, CLIENT_VERSION) == Some("5.0.0"),
+            blocks_on_dial: text(metadata, LANGUAGE) == Some("GO"),
         })
     }
 

@@ -3,6 +3,7 @@
 use crate::broker::{Assignment, Broker, Route};
 use crate::wire::rocketmq as v2;
 
+use super::metadata::Caller;
 use super::status::{Refused, ok};
 use super::{convert, limits};
 
@@ -11,22 +12,31 @@ const ANY_QUEUE: i32 = -1;
 
 pub(super) async fn query_route(
     broker: &Broker,
+    caller: Caller,
     request: v2::QueryRouteRequest,
 ) -> Result<v2::QueryRouteResponse, Refused> {
     let topic = limits::topic(request.topic.as_ref())?;
     let route = broker.route(&topic).await?;
-    let message_queues = queues(route, &request.topic.unwrap_or_default());
+    let mut message_queues = queues(route, &request.topic.unwrap_or_default());
+    if caller.blocks_on_dial {
+        point_at(request.endpoints.as_ref(), message_queues.iter_mut());
+    }
     Ok(v2::QueryRouteResponse { status: Some(ok()), message_queues })
 }
 
 pub(super) async fn query_assignment(
     broker: &Broker,
+    caller: Caller,
     request: v2::QueryAssignmentRequest,
 ) -> Result<v2::QueryAssignmentResponse, Refused> {
     let topic = limits::topic(request.topic.as_ref())?;
     limits::group(request.group.as_ref())?;
     let assignment = broker.assignment(&topic).await?;
-    let assignments = assignments(assignment, &request.topic.unwrap_or_default());
+    let mut assignments = assignments(assignment, &request.topic.unwrap_or_default());
+    if caller.blocks_on_dial {
+        let queues = assignments.iter_mut().filter_map(|entry| entry.message_queue.as_mut());
+        point_at(request.endpoints.as_ref(), queues);
+    }
     Ok(v2::QueryAssignmentResponse { status: Some(ok()), assignments })
 }
 
@@ -61,6 +71,23 @@ pub(super) fn assignments(assignment: Assignment, topic: &v2::Resource) -> Vec<v
         }),
     };
     assignment.nodes.into_iter().map(entry).collect()
+}
+
+/// Sends the client to where it asked, whatever broker it picks, as RocketMQ's own proxy does. Each
+/// node serves every request, and the Go client cannot leave a broker that is gone: it sends all
+/// attempts of a send to one, dials that for 5 s each time, and meanwhile even its question for a
+/// newer route waits until it times out. What it asked at is what it needs alive anyway.
+///
+/// Several addresses in one list do not help it: it joins them to one `:authority`, which is not
+/// one, and which our HTTP/2 refuses.
+fn point_at<'a>(
+    asked: Option<&v2::Endpoints>,
+    queues: impl Iterator<Item = &'a mut v2::MessageQueue>,
+) {
+    let Some(asked) = asked.filter(|asked| !asked.addresses.is_empty()) else { return };
+    for broker in queues.filter_map(|queue| queue.broker.as_mut()) {
+        broker.endpoints = Some(asked.clone());
+    }
 }
 
 #[cfg(test)]
@@ -121,5 +148,31 @@ mod tests {
             let queue = entry.message_queue.unwrap();
             assert_eq!((queue.id, queue.topic), (-1, Some(topic())));
         }
+    }
+    #[test]
+    fn every_broker_can_be_where_the_client_asked() {
+        let route = Route {
+            group: BrokerGroupName::new("default").unwrap(),
+            nodes: nodes(),
+            queues: 1,
+            kinds: vec![MessageKind::Normal],
+        };
+        let listed = queues(route, &topic());
+        let mut pointed = listed.clone();
+        point_at(None, pointed.iter_mut());
+        point_at(Some(&v2::Endpoints::default()), pointed.iter_mut());
+        assert_eq!(
+            pointed, listed,
+            "a client that does not say where it asked is told of all nodes"
+        );
+
+        let address = v2::Address { host: "mq.example".into(), port: 8081 };
+        let scheme = v2::AddressScheme::DomainName.into();
+        let asked = v2::Endpoints { scheme, addresses: vec![address] };
+        point_at(Some(&asked), pointed.iter_mut());
+        let brokers: Vec<_> = pointed.into_iter().map(|queue| queue.broker.unwrap()).collect();
+        assert!(brokers.iter().all(|broker| broker.endpoints.as_ref() == Some(&asked)));
+        let names: Vec<_> = brokers.iter().map(|broker| &*broker.name).collect();
+        assert_eq!(names, ["node-1", "node-2", "node-3"]);
     }
 }

@@ -66,7 +66,10 @@ impl MessagingService for Messaging {
         &self,
         request: Request<v2::QueryRouteRequest>,
     ) -> Result<Response<v2::QueryRouteResponse>, Status> {
-        unary("QueryRoute", request, |_, message| route::query_route(&self.broker, message)).await
+        unary("QueryRoute", request, |caller, message| {
+            route::query_route(&self.broker, caller, message)
+        })
+        .await
     }
 
     async fn heartbeat(
@@ -91,8 +94,8 @@ impl MessagingService for Messaging {
         &self,
         request: Request<v2::QueryAssignmentRequest>,
     ) -> Result<Response<v2::QueryAssignmentResponse>, Status> {
-        unary("QueryAssignment", request, |_, message| {
-            route::query_assignment(&self.broker, message)
+        unary("QueryAssignment", request, |caller, message| {
+            route::query_assignment(&self.broker, caller, message)
         })
         .await
     }

@@ -1,15 +1,17 @@
 //! Every official client, unmodified, through the same stories against three nodes.
 //!
-//! Each client's test adds its row to one table and prints what is there so far, so that the last
-//! one prints it whole (`--nocapture`). `n/a` is what the client itself does not have.
-//! Where a client stalls by its own rules, the line below the table says which.
+//! Each client's test adds its row to one table, and the last one prints it. `n/a` is what the
+//! client itself does not have. Where a client stalls by its own rules, the line below the table
+//! says why.
 //!
 //! `RAFTMQ_KILLS` asks for the full form: a leader is killed that often under each client's load
 //! (1 unless set), and then one that does not come back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -46,47 +48,57 @@ const COLUMNS: [&str; 8] = [
     "leader stays dead",
 ];
 type Row = [String; COLUMNS.len()];
-static TABLE: Mutex<Vec<Row>> = Mutex::new(Vec::new());
+static TABLE: Mutex<BTreeMap<Client, Row>> = Mutex::new(BTreeMap::new());
 
 #[test]
-#[ignore = "takes minutes; by hand: cargo test --test black_box client_matrix -- --ignored"]
 fn python() {
     run_all(Client::Python);
 }
 
 #[test]
-#[ignore = "takes minutes; by hand: cargo test --test black_box client_matrix -- --ignored"]
 fn node() {
     run_all(Client::Node);
 }
 
 #[test]
-#[ignore = "takes minutes; by hand: cargo test --test black_box client_matrix -- --ignored"]
 fn java() {
     run_all(Client::Java);
 }
 
 #[test]
-#[ignore = "takes minutes; by hand: cargo test --test black_box client_matrix -- --ignored"]
 fn go() {
     run_all(Client::Go);
 }
 
 #[test]
-#[ignore = "takes minutes; by hand: cargo test --test black_box client_matrix -- --ignored"]
 fn rust() {
     run_all(Client::Rust);
 }
 
 fn run_all(client: Client) {
+    let told = catch_unwind(|| run_stories(client));
+    let row = match &told {
+        Ok(row) => row.clone(),
+        Err(_) => COLUMNS.map(|_| FAILED.to_owned()),
+    };
+    note_row(client, row);
+    let row = told.unwrap_or_else(|why| resume_unwind(why));
+    let failed: Vec<_> = COLUMNS.iter().zip(&row).filter(|(_, cell)| *cell == FAILED).collect();
+    assert!(failed.is_empty(), "{client:?}: {failed:?}");
+}
+
+fn run_stories(client: Client) -> Row {
     let kills = std::env::var("RAFTMQ_KILLS").ok().map(|kills| kills.parse().unwrap());
+    // Before the turn of its cluster: a first install takes minutes, and no story's time.
+    let start = Instant::now();
+    client.install();
+    let (installed, start) = (start.elapsed(), Instant::now());
     let stand = Stand::new(client, Plan { restart: true, ..Plan::of(3) });
-    // A first install takes minutes and both cores: only in its turn, and in no story's time.
-    drop(client.driver(stand.cluster.folder()));
+    let (turn, start) = (start.elapsed(), Instant::now());
     stand.create_topic("plain");
 
     let mut shared = BTreeMap::new();
-    let mut cells = [
+    let mut row = [
         format!("{client:?}"),
         cell(|| stand.send(&mut shared)),
         cell(|| stand.consume("simple", &shared)),
@@ -98,17 +110,17 @@ fn run_all(client: Client) {
     ];
     // One cluster at a time.
     drop(stand);
-    cells[7] = cell_if(kills.is_some(), "full form only", || {
+    row[7] = cell_if(kills.is_some(), "full form only", || {
         Stand::new(client, Plan::of(3)).lose_leader()
     });
-    let failed: Vec<_> = COLUMNS.iter().zip(&cells).filter(|(_, cell)| *cell == FAILED).collect();
-    let verdict = format!("{client:?}: {failed:?}");
-    let passed = failed.is_empty();
-    print_table(cells);
-    if let Some(why) = client.stalls_by_its_own_rules() {
-        println!("{why}.");
-    }
-    assert!(passed, "{verdict}");
+    let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+    println!(
+        "{client:?}: installed in {}, waited {} for its cluster, told its stories in {}",
+        seconds(installed),
+        seconds(turn),
+        seconds(start.elapsed()),
+    );
+    row
 }
 
 const FAILED: &str = "FAILED";
@@ -126,17 +138,26 @@ fn cell_if(has: bool, otherwise: &str, story: impl FnOnce() -> String) -> String
     if has { cell(story) } else { otherwise.to_owned() }
 }
 
-fn print_table(row: Row) {
+/// Prints the table once it is whole, past the capture of a test's output.
+fn note_row(client: Client, row: Row) {
     let mut table = TABLE.lock().unwrap();
-    table.push(row);
-    let rows = [COLUMNS.map(str::to_owned)].into_iter().chain(table.iter().cloned());
-    let rows: Vec<_> = rows.collect();
+    table.insert(client, row);
+    if table.len() < Client::ALL.len() {
+        return;
+    }
+    let rows: Vec<_> =
+        [COLUMNS.map(str::to_owned)].into_iter().chain(table.values().cloned()).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap();
+    let mut text = String::from("\n");
     for row in &rows {
         let cells: Vec<_> =
             row.iter().enumerate().map(|(n, cell)| format!("{cell:<0$}", width(n))).collect();
-        println!("| {} |", cells.join(" | "));
+        writeln!(text, "| {} |", cells.join(" | ")).unwrap();
     }
+    for why in Client::ALL.iter().filter_map(|client| client.stalls_by_its_own_rules()) {
+        writeln!(text, "{why}.").unwrap();
+    }
+    std::io::stdout().write_all(text.as_bytes()).unwrap();
 }
 
 /// A client before a cluster.
@@ -265,9 +286,11 @@ impl Stand {
     fn kill_leaders(&self, kills: usize) -> String {
         let mut load = self.start_load();
         let mut killed_at = Vec::new();
+        let mut access_point_lives = true;
         for _ in 0..kills {
             wait_receipts(&mut load.producer, LOAD_BETWEEN);
             let leader = self.cluster.leader();
+            access_point_lives &= leader.grpc != self.at;
             killed_at.push(kill_now(&leader));
             until("the killed node is back and all are ready", PATIENCE, || {
                 let nodes = self.cluster.try_nodes()?;
@@ -278,7 +301,7 @@ impl Stand {
             });
         }
         wait_receipts(&mut load.producer, LOAD_BETWEEN);
-        let found = self.check_load(load, |oks| {
+        let found = self.check_load(load, access_point_lives, |oks| {
             let gaps: Vec<u64> = killed_at.iter().map(|kill| gap_at(*kill, 2000, oks)).collect();
             println!("{:?}: gaps between receipts at each kill, ms: {gaps:?}", self.client);
             gaps.into_iter().max().unwrap()
@@ -295,7 +318,7 @@ impl Stand {
         let killed_at = kill_now(&self.cluster.leader());
         std::thread::sleep(WITHOUT_IT);
         wait_receipts(&mut load.producer, LOAD_BETWEEN);
-        self.check_load(load, |oks| gap_at(killed_at, u64::MAX, oks))
+        self.check_load(load, true, |oks| gap_at(killed_at, u64::MAX, oks))
     }
 
     fn start_load(&self) -> Load {
@@ -307,7 +330,12 @@ impl Stand {
 
     /// Ends the load. Every acknowledged message is received, and none comes again after its
     /// acknowledgement was answered OK. `gap` is told when each receipt came.
-    fn check_load(&self, mut load: Load, gap: impl FnOnce(&[u64]) -> u64) -> String {
+    fn check_load(
+        &self,
+        mut load: Load,
+        access_point_lives: bool,
+        gap: impl FnOnce(&[u64]) -> u64,
+    ) -> String {
         // A client that ends in order takes leave of each node, for long if one is gone.
         let lines = load.producer.cut();
         let (oks, failed) = (sent(&lines), errors(&lines, "send"));
@@ -333,7 +361,7 @@ impl Stand {
         let known = got.iter().filter(|got| wanted.contains_key(&got.id)).cloned();
         check_content(&known.collect::<Vec<_>>(), &wanted);
         check_no_acked_again(&got, &told(&lines, "acked"));
-        if self.client.stalls_by_its_own_rules().is_none() {
+        if self.client.rides_out(access_point_lives) {
             assert_eq!(failed, [""; 0], "the client's own retry covers an election");
             assert!(gap < GAP_MAX_MS, "{gap} ms without a receipt");
         }

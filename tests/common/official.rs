@@ -12,7 +12,7 @@ use sha2::{Digest, Sha512};
 
 use super::clients::{manifest_dir, python, python_script, run, target_dir};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Client {
     Python,
     Node,
@@ -22,6 +22,13 @@ pub(crate) enum Client {
 }
 
 impl Client {
+    pub(crate) const ALL: [Self; 5] = [Self::Python, Self::Node, Self::Java, Self::Go, Self::Rust];
+
+    /// Installs what is not installed yet.
+    pub(crate) fn install(self) {
+        drop(self.driver(Path::new("")));
+    }
+
     /// Installs what is not installed yet; the driver, which wants its command and its fields.
     pub(crate) fn driver(self, home: &Path) -> Command {
         let mut command = match self {
@@ -64,14 +71,23 @@ impl Client {
         matches!(self, Self::Python | Self::Node)
     }
 
+    /// Whether its own retry must cover a leader's end and the election of the next one.
+    pub(crate) fn rides_out(self, access_point_lives: bool) -> bool {
+        match self {
+            Self::Python | Self::Node | Self::Java => true,
+            Self::Go => access_point_lives,
+            Self::Rust => false,
+        }
+    }
+
     /// Why a leader's end can cost this client more than the time that the others need to elect
-    /// the next one; `None` for a client whose own retry must cover all of it.
+    /// the next one.
     pub(crate) fn stalls_by_its_own_rules(self) -> Option<&'static str> {
         match self {
             Self::Python | Self::Node | Self::Java => None,
             Self::Go => Some(
-                "Go 5.1.4 sends all three attempts to one broker, and dials one that is gone for \
-                 5 s each time; it asks for the route every 30 s",
+                "Go 5.1.4 dials a node that is gone for 5 s at each of its three attempts, so it is \
+                 told its access point alone, and waits while that node itself is away",
             ),
             Self::Rust => Some(
                 "Rust 5.0.0 tries a send once and never asks for a route again, so each send to a \
