@@ -58,12 +58,25 @@ pub trait Disk: Send + Sync + Debug {
     /// Writes a whole small file so that after a crash either the old or the new content is there:
     /// a temporary neighbour, synced, renamed, and the directory synced.
     fn replace(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        self.replace_by_parts(path, &[content])
+    }
+
+    /// The same for a file whose content lies in several places, and may be large.
+    fn replace_by_parts(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         let temporary = path.with_extension("tmp");
         if self.exists(&temporary) {
             self.remove(&temporary)?;
         }
         let file = self.open(&temporary, Open::Log)?;
-        file.write_at(0, content)?;
+        let (mut at, mut synced) = (0, 0);
+        for part in parts {
+            file.write_at(at, part)?;
+            at += part.len() as u64;
+            if at - synced >= REPLACE_STEP {
+                file.sync_data()?;
+                synced = at;
+            }
+        }
         file.sync_data()?;
         drop(file);
         self.rename(&temporary, path)?;
@@ -71,6 +84,9 @@ pub trait Disk: Send + Sync + Debug {
         self.sync_dir(parent)
     }
 }
+
+/// What replaces a file is synced so often, so that no sync of another waits behind all of it.
+const REPLACE_STEP: u64 = 8 << 20;
 
 /// One open file. All methods take positions, so that one handle serves many tasks.
 pub trait File: Send + Sync + Debug {
