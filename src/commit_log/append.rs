@@ -18,6 +18,9 @@ use crate::env::Clock;
 /// A buffer that grew beyond this is given back after the call.
 const BUFFER_KEPT: usize = 8 << 20;
 
+/// Each time that so much was added, the upkeep looks whether zeros are needed ahead.
+const UPKEEP_STEP: u64 = 1 << 20;
+
 /// Frames that go into one segment by one write.
 struct Part {
     segment: Arc<Segment>,
@@ -100,6 +103,10 @@ impl Shared {
         let segments: Vec<_> = parts.iter().map(|part| Arc::clone(&part.segment)).collect();
         // The first file of a log has its name since the log was opened.
         let named = parts.len() > 1 || parts[0].offset == 0;
+        let steps = |part: &Part| part.offset / UPKEEP_STEP < part.len() / UPKEEP_STEP;
+        if parts.iter().any(steps) {
+            self.ask_upkeep();
+        }
         self.publish(&frames, parts);
         let through = (frames[last].index, frames[last].term);
         self.queue.push(Task::Append(Appended { through, segments, named, done }));
