@@ -152,7 +152,7 @@ async fn renew(broker: &Broker) {
 }
 
 async fn submit(broker: &Broker, delivery: Delivery) {
-    if let Err(error) = broker.lane.submit(delivery).await {
+    if let Err(error) = broker.lane.submit(delivery, broker.default_deadline()).await {
         tracing::debug!(%error, "tried again in the next round");
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::base::{Millis, QueueId, TopicName};
 use crate::broker::api::{SendRequest, Sent};
 use crate::broker::error::{KindConflict, KindNotYet, LimitError, NoTopic, SendError};
-use crate::broker::propose::{unavailable, unexpected};
+use crate::broker::propose::{send_error, unexpected};
 use crate::broker::{Broker, Inner};
 use crate::command::{Command, Publish, PublishItem, Published, Refusal, Reply};
 use crate::machine::DEDUP_WINDOW;
@@ -33,6 +33,8 @@ impl Broker {
     /// All messages of the request are one entry: all become visible, or none.
     pub async fn send(&self, mut request: SendRequest) -> Result<Vec<Sent>, SendError> {
         assert!(!request.messages.is_empty(), "the protocol refuses empty requests");
+        let bytes = request.messages.iter().map(|message| message.body.len()).sum();
+        self.group.has_room(bytes).map_err(|error| send_error(&error))?;
         request.deadline = request.deadline.min(Instant::now() + SEND_TIME_MAX.duration());
         self.resolve_topic(&request.topic, request.deadline).await?;
         match self.publish(&request).await {
@@ -66,7 +68,7 @@ impl Inner {
         let items = self.items(request, target.queue)?;
         let publish = Publish { topic: target.topic, dedup: true, items };
         let reply = self.group.propose(Command::Publish(publish), request.deadline).await;
-        match reply.map_err(|error| SendError::Unavailable(unavailable(&error)))? {
+        match reply.map_err(|error| send_error(&error))? {
             Reply::Published(published) => Ok(sent(request, &published)),
             Reply::Refused(Refusal::NoTopic { .. }) => {
                 Err(NoTopic { topic: request.topic.clone() }.into())

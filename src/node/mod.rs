@@ -73,6 +73,7 @@ fn raft_options(config: &Config) -> raft::Options {
             checkpoint_bytes: config.log.checkpoint.get(),
             ..machine::Options::default()
         },
+        admission: config.raft.under_way,
         ..defaults
     }
 }
