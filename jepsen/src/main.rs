@@ -10,6 +10,7 @@ mod bench;
 mod cluster;
 mod failover;
 mod ledger;
+mod overload;
 mod speed;
 mod stories;
 
@@ -45,6 +46,8 @@ enum Proof {
     Clients,
     /// The leader is killed twenty times while our own client sends.
     Failover,
+    /// Twice the saturating load for a minute.
+    Overload,
 }
 
 /// What a proof came to.
@@ -98,6 +101,7 @@ fn prove(name: Proof) -> Result<Outcome, Failure> {
         Proof::Speed => speed::prove(),
         Proof::Clients => stories::prove_clients(),
         Proof::Failover => failover::prove(),
+        Proof::Overload => overload::prove(),
     }
 }
 

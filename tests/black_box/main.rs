@@ -18,6 +18,7 @@ mod damage;
 mod first_start;
 mod limits;
 mod malformed;
+mod overload;
 mod proto_descriptor;
 mod python_client;
 mod storm;
