@@ -39,6 +39,9 @@ pub(super) struct Segment {
     pub(super) file: Arc<dyn File>,
     /// Frames from here on were written by this run of the program.
     pub(super) written_from: LogIndex,
+    /// The file's length when it was opened: what lies behind the last frame up to here may be
+    /// written over with zeros.
+    pub(super) reserved: u64,
     /// One bit for each frame whose checksum was found good since the program started.
     checked: Mutex<Vec<u64>>,
 }
@@ -51,7 +54,8 @@ impl Segment {
         file: Arc<dyn File>,
         written_from: LogIndex,
     ) -> Self {
-        Self { base, first, path, file, written_from, checked: Mutex::default() }
+        let reserved = file.len().unwrap_or_default();
+        Self { base, first, path, file, written_from, reserved, checked: Mutex::default() }
     }
 
     /// The same file with another first index; only for a segment without frames.

@@ -21,15 +21,15 @@ pub(super) struct Filling {
     path: PathBuf,
     file: Arc<dyn File>,
     filled: u64,
-    /// What is written.
-    zeros: Vec<u8>,
 }
 
 const READY_NAME: &str = "ready.spare";
 const FILLING_NAME: &str = "filling.spare";
-const ZEROS: usize = 1 << 20;
-/// Filled bytes are synced so often, so that no sync of the log waits behind many of them.
-const SYNC_STEP: u64 = 1 << 20;
+/// One piece; small, so that no sync of the log waits long behind it.
+const ZEROS: usize = 256 << 10;
+const PAGE: usize = 4096;
+/// Filled bytes are synced so often.
+const SYNC_STEP: u64 = 8 << 20;
 
 impl Spare {
     /// Removes the ready spare.
@@ -76,7 +76,7 @@ impl Filling {
         }
         disk.rename(&ready, &path)?;
         let file = disk.open(&path, Open::Log)?;
-        Ok(Some(Self { path, file, filled: 0, zeros: Vec::new() }))
+        Ok(Some(Self { path, file, filled: 0 }))
     }
 
     pub(super) fn start(disk: &dyn Disk, dir: &Path) -> io::Result<Self> {
@@ -85,7 +85,7 @@ impl Filling {
             disk.remove(&path)?;
         }
         let file = disk.open(&path, Open::Log)?;
-        Ok(Self { path, file, filled: 0, zeros: Vec::new() })
+        Ok(Self { path, file, filled: 0 })
     }
 
     /// Writes the next zeros; true when all `bytes` are there, durably.
@@ -94,8 +94,11 @@ impl Filling {
         let piece = (bytes - self.filled).min(ZEROS as u64);
         let len = usize::try_from(piece).expect("a piece is at most ZEROS");
         if !self.is_zero(len)? {
-            self.zeros.resize(ZEROS, 0);
-            self.file.write_at(self.filled, &self.zeros[..len])?;
+            if len.is_multiple_of(PAGE) {
+                self.file.write_zeros(self.filled, len)?;
+            } else {
+                self.file.write_at(self.filled, &vec![0; len])?;
+            }
         }
         self.filled += piece;
         let whole = self.filled == bytes;

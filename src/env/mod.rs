@@ -93,6 +93,12 @@ pub trait File: Send + Sync + Debug {
     /// Writes all of `bytes` at `offset`, growing the file when needed. Not durable by itself.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// Writes zeros, past the page cache where the disk can. `offset` and `len` are whole pages of
+    /// 4 KiB, and nothing else is written meanwhile.
+    fn write_zeros(&self, offset: u64, len: usize) -> io::Result<()> {
+        self.write_at(offset, &vec![0; len])
+    }
+
     /// Exactly `len` bytes from `offset`; `UnexpectedEof` beyond the end. Where the disk has maps,
     /// the bytes are lent from the map without a copy and stay valid while they are held, even
     /// after the file was removed.
