@@ -11,6 +11,7 @@ mod cluster;
 mod failover;
 mod idle;
 mod ledger;
+mod overload;
 mod speed;
 mod stories;
 mod topics;
@@ -51,6 +52,8 @@ enum Proof {
     Topics,
     /// A thousand push consumers that have nothing to do.
     Idle,
+    /// Twice the saturating load for a minute.
+    Overload,
 }
 
 /// What a proof came to.
@@ -106,6 +109,7 @@ fn prove(name: Proof) -> Result<Outcome, Failure> {
         Proof::Failover => failover::prove(),
         Proof::Topics => topics::prove(),
         Proof::Idle => idle::prove(),
+        Proof::Overload => overload::prove(),
     }
 }
 

@@ -77,7 +77,7 @@ impl Inner {
         delivery: Delivery,
         deadline: tokio::time::Instant,
     ) -> Result<(), Failure> {
-        let outcome = tokio::time::timeout_at(deadline, self.lane.submit(delivery)).await;
+        let outcome = tokio::time::timeout_at(deadline, self.lane.submit(delivery, deadline)).await;
         let late = |_| Unavailable {
             reason: "the log did not answer before the request's deadline".into(),
             outcome_unknown: true,

@@ -160,7 +160,7 @@ async fn renew(replica: &Replica) {
 }
 
 async fn submit(replica: &Replica, delivery: Delivery) {
-    if let Err(error) = replica.lane.submit(delivery).await {
+    if let Err(error) = replica.lane.submit(delivery, replica.default_deadline()).await {
         tracing::debug!(%error, "tried again in the next round");
     }
 }

@@ -199,7 +199,7 @@ impl Replica {
             subscription_version,
             takes,
         };
-        let outcome = self.lane.submit(Delivery::Checkout(checkout)).await;
+        let outcome = self.lane.submit(Delivery::Checkout(checkout), self.default_deadline()).await;
         if outcome.is_ok() {
             reservation.idle -= offered;
         }

@@ -6,7 +6,7 @@ use crate::base::{QueueId, TopicName};
 use crate::broker::Replica;
 use crate::broker::api::{SendRequest, Sent};
 use crate::broker::error::{KindConflict, KindNotYet, LimitError, NoTopic, SendError};
-use crate::broker::propose::{unavailable, unexpected};
+use crate::broker::propose::{send_error, unexpected};
 use crate::broker::replica::Inner;
 use crate::command::{Command, Publish, PublishItem, Published, Refusal, Reply};
 use crate::message::{
@@ -25,6 +25,8 @@ struct Target {
 impl Replica {
     /// All messages of the request are one entry: all become visible, or none.
     pub(super) async fn send(&self, request: &SendRequest) -> Result<Vec<Sent>, SendError> {
+        let bytes = request.messages.iter().map(|message| message.body.len()).sum();
+        self.group.has_room(bytes).map_err(|error| send_error(&error))?;
         self.resolve_topic(&request.topic, request.deadline).await?;
         match self.publish(request).await {
             // This replica may still know the topic that was deleted before one of the same name
@@ -57,7 +59,7 @@ impl Inner {
         let items = self.items(request, target.queue)?;
         let publish = Publish { topic: target.topic, dedup: true, items };
         let reply = self.group.propose(Command::Publish(publish), request.deadline).await;
-        match reply.map_err(|error| SendError::Unavailable(unavailable(&error)))? {
+        match reply.map_err(|error| send_error(&error))? {
             Reply::Published(published) => Ok(sent(request, &published)),
             Reply::Refused(Refusal::NoTopic { .. }) => {
                 Err(NoTopic { topic: request.topic.clone() }.into())

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::base::{BrokerGroupName, ByteSize, Millis, NodeId};
-use crate::commit_log;
+use crate::{commit_log, raft};
 
 use super::address::{HostPort, HostPortError};
 use super::error::RelationError;
@@ -27,6 +27,8 @@ const SCRUB_MIN: ByteSize = ByteSize::mib(1);
 const SCRUB_MAX: ByteSize = ByteSize::gib(4);
 const CONNECTIONS_MIN: u32 = 16;
 const CONNECTIONS_MAX: u32 = 1_000_000;
+const UNDER_WAY_MIN: ByteSize = raft::ADMISSION_MIN;
+const UNDER_WAY_MAX: ByteSize = raft::ADMISSION_MAX;
 const HEARTBEAT_MIN: u64 = 10;
 const HEARTBEAT_MAX: u64 = 10_000;
 const ELECTION_MAX: u64 = 60_000;
@@ -303,6 +305,11 @@ fn raft(raw: &RawRaft) -> Result<RaftSettings, RelationError> {
         let (min, max) = (HEARTBEAT_MIN, HEARTBEAT_MAX);
         return Err(RelationError::Heartbeat { value: heartbeat, min, max });
     }
+    let under_way = raw.under_way_bytes.unwrap_or(ByteSize::mib(64));
+    if !(UNDER_WAY_MIN..=UNDER_WAY_MAX).contains(&under_way) {
+        let (value, min, max) = (under_way, UNDER_WAY_MIN, UNDER_WAY_MAX);
+        return Err(RelationError::UnderWay { value, min, max });
+    }
     if election_max > ELECTION_MAX {
         return Err(RelationError::ElectionTooLong { value: election_max, max: ELECTION_MAX });
     }
@@ -316,6 +323,7 @@ fn raft(raw: &RawRaft) -> Result<RaftSettings, RelationError> {
         heartbeat: Millis::new(heartbeat),
         election_min: Millis::new(election_min),
         election_max: Millis::new(election_max),
+        under_way,
     })
 }
 

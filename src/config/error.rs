@@ -90,6 +90,8 @@ pub enum RelationError {
         "raft.election_max_ms {election_max} is not above raft.election_min_ms {election_min}; without a spread nodes stand for election together"
     )]
     ElectionSpread { election_min: u64, election_max: u64 },
+    #[error("raft.under_way_bytes is {value}; allowed is {min} to {max}")]
+    UnderWay { value: ByteSize, min: ByteSize, max: ByteSize },
     #[error("raft.election_max_ms is {value}; allowed is up to {max}")]
     ElectionTooLong { value: u64, max: u64 },
 }

@@ -125,4 +125,6 @@ pub struct RaftSettings {
     pub heartbeat: Millis,
     pub election_min: Millis,
     pub election_max: Millis,
+    /// Requests that may be under way at this node; more are refused.
+    pub under_way: ByteSize,
 }

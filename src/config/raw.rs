@@ -92,6 +92,8 @@ pub(super) struct RawRaft {
     pub(super) heartbeat_ms: Option<u64>,
     pub(super) election_min_ms: Option<u64>,
     pub(super) election_max_ms: Option<u64>,
+    #[serde(deserialize_with = "size")]
+    pub(super) under_way_bytes: Option<ByteSize>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -152,7 +152,6 @@ mod tests {
     #[test]
     fn every_broker_can_be_where_the_client_asked() {
         let route = Route {
-            group: BrokerGroupName::new("default").unwrap(),
             nodes: nodes(),
             queues: 1,
             kinds: vec![MessageKind::Normal],

@@ -72,6 +72,7 @@ fn raft_options(config: &Config, name: &BrokerGroupName) -> raft::Options {
             checkpoint_bytes: config.log.checkpoint.get(),
             ..machine::Options::default()
         },
+        admission: config.raft.under_way,
         ..defaults
     }
 }

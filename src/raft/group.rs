@@ -12,7 +12,7 @@ use bytes::Bytes;
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout};
 
 use crate::base::{BrokerGroupId, ClusterId, LogIndex, NodeId, Term};
@@ -20,6 +20,7 @@ use crate::command::{Command, Reply};
 use crate::commit_log::{self, CommitLog, Flusher, Identity};
 use crate::env::Env;
 use crate::machine::{self, Machine, State};
+use crate::raft::admission::{Admission, Class};
 use crate::raft::bootstrap::{self, Joined, StartError};
 use crate::raft::checkpoints::{self, Checkpoints};
 use crate::raft::ending::Ending;
@@ -149,7 +150,7 @@ pub(crate) struct Shared {
     pub(crate) ending: Ending,
     pub(crate) watched: Watched,
     pub(crate) leadership: watch::Sender<Leadership>,
-    pub(crate) admission: Semaphore,
+    pub(crate) admission: Admission,
     pub(crate) channels: Arc<Channels>,
     pub(crate) identity: Mutex<Option<ClusterId>>,
     pub(crate) adopted: watch::Sender<Option<ClusterId>>,
@@ -193,7 +194,7 @@ impl Group {
             ending: ending.clone(),
         };
         run_flusher(flusher, &options).map_err(OpenError::Thread)?;
-        let admission = usize::try_from(options.admission.get()).unwrap_or(usize::MAX);
+        let admission = Admission::new(options.admission);
         Ok(Self(Arc::new(Shared {
             env,
             options,
@@ -203,7 +204,7 @@ impl Group {
             ending,
             watched,
             leadership: watch::Sender::new(Leadership::default()),
-            admission: Semaphore::new(admission.min(Semaphore::MAX_PERMITS)),
+            admission,
             channels: Arc::new(Channels::default()),
             identity: Mutex::new(cluster),
             adopted: watch::Sender::new(cluster),
@@ -252,6 +253,14 @@ impl Group {
         deadline: Instant,
     ) -> Result<Reply, ProposeError> {
         Box::pin(self.0.propose(command, deadline)).await
+    }
+
+    /// Whether messages of so many bytes would be refused for what is under way here: asked before
+    /// they are turned into a command.
+    pub fn has_room(&self, bytes: usize) -> Result<(), ProposeError> {
+        let shared = &self.0;
+        let room = shared.admission.would_admit(Class::Message, bytes);
+        room.map_err(|busy| busy.of(shared.options.node))
     }
 
     /// Looks at the state as it is here. Entries are not applied meanwhile, so `look` must be
@@ -470,21 +479,16 @@ impl Shared {
     }
 }
 
-/// Notes the reason when openraft ends.
+/// Notes the reason when openraft ends. Waits on what changes rarely: the whole metrics are sent
+/// anew in each turn of openraft's loop, and each time would wake this task.
 async fn watch_raft(shared: Arc<Shared>) {
     let Some(running) = shared.running() else { return };
-    let mut metrics = running.raft.metrics();
-    loop {
-        let state = metrics.borrow_and_update().running_state.clone();
-        let ended = match state {
-            Err(fatal) => Some(fatal.to_string()),
-            Ok(()) => metrics.changed().await.err().map(|_| "raft stopped".to_owned()),
-        };
-        let Some(reason) = ended else { continue };
-        if !shared.stopping.load(Ordering::Acquire) {
-            shared.ending.note(&reason);
-        }
-        return;
+    let mut server = running.raft.server_metrics();
+    while server.changed().await.is_ok() {}
+    let state = running.raft.metrics().borrow_watched().running_state.clone();
+    let reason = state.err().map_or_else(|| "raft stopped".to_owned(), |fatal| fatal.to_string());
+    if !shared.stopping.load(Ordering::Acquire) {
+        shared.ending.note(&reason);
     }
 }
 

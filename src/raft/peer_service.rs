@@ -164,9 +164,13 @@ impl Peer for PeerPort {
         let wire::ProposeRequest { command, timeout_millis } = request.into_inner();
         let wait = Duration::from_millis(timeout_millis).min(PROPOSAL_MAX);
         let deadline = Instant::now() + wait;
-        let answer = match shared.propose_here(running, command, deadline).await {
+        let answer = match shared.propose_for_peer(running, command, deadline).await {
             Outcome::Applied(reply) => Answer::Reply(reply.encode()),
             Outcome::Refused(reason) => Answer::Refused(reason),
+            Outcome::Busy(busy) => Answer::Busy(wire::Busy {
+                under_way_bytes: busy.under_way.get(),
+                retry_after_millis: busy.retry_after.get(),
+            }),
             Outcome::Unknown(reason) => Answer::Unknown(reason),
         };
         Ok(Self::answer(running, from, wire::ProposeAnswer { outcome: Some(answer) }))

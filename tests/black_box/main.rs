@@ -21,6 +21,7 @@ mod limits;
 mod malformed;
 mod name_server;
 mod polls;
+mod overload;
 mod proto_descriptor;
 mod python_client;
 mod scale;
