@@ -151,11 +151,7 @@ mod tests {
     }
     #[test]
     fn every_broker_can_be_where_the_client_asked() {
-        let route = Route {
-            nodes: nodes(),
-            queues: 1,
-            kinds: vec![MessageKind::Normal],
-        };
+        let route = Route { nodes: nodes(), queues: 1, kinds: vec![MessageKind::Normal] };
         let listed = queues(route, &topic());
         let mut pointed = listed.clone();
         point_at(None, pointed.iter_mut());
