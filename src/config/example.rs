@@ -104,7 +104,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 30);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 31);
         assert_eq!(parse(&uncommented.join("\n")), parse(EXAMPLE));
     }
 }
