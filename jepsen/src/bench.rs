@@ -17,6 +17,11 @@ pub(crate) struct Measured {
     pub(crate) fdatasync_p50_us: u64,
     pub(crate) fdatasync_p99_us: u64,
     pub(crate) fdatasync_per_second: f64,
+    /// Of `produce` alone.
+    #[serde(default)]
+    pub(crate) refused: u64,
+    #[serde(default)]
+    pub(crate) refused_p99_us: u64,
 }
 
 impl Measured {

@@ -1,5 +1,6 @@
 //! `raftmq up`, with a directory of its own, for as long as a proof takes.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -49,7 +50,16 @@ impl Drop for Scratch {
 pub(crate) struct Cluster {
     program: PathBuf,
     data: PathBuf,
+    restart: bool,
+    base_port: u16,
     up: Child,
+}
+
+/// How a cluster ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Told,
+    Killed,
 }
 
 /// A line of `cluster.json`.
@@ -86,7 +96,42 @@ impl Cluster {
                 .flat_map(|node| (0..3).map(move |port| base + 10 * node + port))
                 .all(|port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok())
         });
-        let base = base.unwrap_or(21_000).to_string();
+        let base_port = base.unwrap_or(21_000);
+        let up = Self::up(program, data, base_port, restart)?;
+        let (program, data) = (program.to_owned(), data.to_owned());
+        Ok(Self { program, data, restart, base_port, up })
+    }
+
+    /// Ends all of it, cleanly or with kill -9, and starts it again over the same data. Answers how
+    /// long the start took until every node was ready.
+    pub(crate) fn start_again(&mut self, how: End) -> Result<Duration, Failure> {
+        match how {
+            End::Told => signal(i32::try_from(self.up.id()).unwrap_or(0), Signal::TERM),
+            End::Killed => {
+                // The supervisor first, so that it does not see its nodes go.
+                signal(i32::try_from(self.up.id()).unwrap_or(0), Signal::KILL);
+                self.nodes()?.iter().for_each(kill);
+            }
+        }
+        self.up.wait().map_err(Failure::io("raftmq up"))?;
+        for node in self.nodes()? {
+            let waiting = Instant::now();
+            while lives(node.pid) {
+                if waiting.elapsed() > READY_WITHIN {
+                    let seconds = READY_WITHIN.as_secs();
+                    return Err(Failure::Late { what: "the end of a node", seconds });
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let start = Instant::now();
+        self.up = Self::up(&self.program, &self.data, self.base_port, self.restart)?;
+        Ok(start.elapsed())
+    }
+
+    /// Ready when it returns.
+    fn up(program: &Path, data: &Path, base: u16, restart: bool) -> Result<Child, Failure> {
+        let base = base.to_string();
         let mut up = Command::new(program);
         up.args(["up", "--nodes", "3", "--base-port", &base, "--output", "json", "--data"]);
         up.arg(data).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -99,7 +144,39 @@ impl Cluster {
         if let Some(said) = up.stdout.as_mut() {
             std::io::Read::read_exact(said, &mut first).map_err(Failure::io("raftmq up"))?;
         }
-        Ok(Self { program: program.to_owned(), data: data.to_owned(), up })
+        Ok(up)
+    }
+
+    /// The program against the first node, with this on its standard input; what it printed.
+    pub(crate) fn tell(&self, words: &[&str], input: &str) -> Result<Vec<u8>, Failure> {
+        let nodes = self.nodes()?;
+        let what = || format!("raftmq {}", words.join(" "));
+        let mut child = Command::new(&self.program);
+        child.args(words).args(["--endpoint", &nodes[0].grpc, "--output", "json"]);
+        child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().map_err(Failure::io(what()))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(input.as_bytes()).map_err(Failure::io(what()))?;
+        }
+        let output = child.wait_with_output().map_err(Failure::io(what()))?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(Failure::Ended { what: what(), status: output.status, output: text });
+        }
+        Ok(output.stdout)
+    }
+
+    /// Resident memory of each node that no file backs, in MiB; the largest one.
+    pub(crate) fn anonymous_mib(&self) -> Result<u64, Failure> {
+        let mut largest = 0;
+        for node in self.nodes()? {
+            let path = format!("/proc/{}/status", node.pid);
+            let text = std::fs::read_to_string(&path).map_err(Failure::io(path))?;
+            let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+            let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
+            largest = largest.max(kib.unwrap_or(u64::MAX));
+        }
+        Ok(largest.div_ceil(1024))
     }
 
     pub(crate) fn nodes(&self) -> Result<Vec<Node>, Failure> {
@@ -171,6 +248,12 @@ impl Cluster {
 /// One of our own: its id comes from the supervisor that this program started.
 pub(crate) fn kill(node: &Node) {
     signal(node.pid, Signal::KILL);
+}
+
+/// One that has ended and that nobody has asked about yet does not live.
+fn lives(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 fn signal(pid: i32, signal: Signal) {

@@ -9,9 +9,12 @@
 mod bench;
 mod cluster;
 mod failover;
+mod idle;
 mod ledger;
+mod overload;
 mod speed;
 mod stories;
+mod topics;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -45,6 +48,12 @@ enum Proof {
     Clients,
     /// The leader is killed twenty times while our own client sends.
     Failover,
+    /// Ten thousand topics: their creation, what they cost, and the start with them.
+    Topics,
+    /// A thousand push consumers that have nothing to do.
+    Idle,
+    /// Twice the saturating load for a minute.
+    Overload,
 }
 
 /// What a proof came to.
@@ -98,6 +107,9 @@ fn prove(name: Proof) -> Result<Outcome, Failure> {
         Proof::Speed => speed::prove(),
         Proof::Clients => stories::prove_clients(),
         Proof::Failover => failover::prove(),
+        Proof::Topics => topics::prove(),
+        Proof::Idle => idle::prove(),
+        Proof::Overload => overload::prove(),
     }
 }
 

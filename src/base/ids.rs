@@ -31,7 +31,9 @@ id! {
     NodeId(u64)
 }
 id! {
-    /// A broker group within a cluster; 0 is the first.
+    /// A broker group within a cluster, derived from its name ([`BrokerGroupName::id`]).
+    ///
+    /// [`BrokerGroupName::id`]: super::BrokerGroupName::id
     BrokerGroupId(u32)
 }
 id! {
@@ -51,7 +53,7 @@ id! {
     CheckoutId(u64)
 }
 
-/// Drawn once when a cluster is founded; keeps nodes of different clusters apart.
+/// Drawn once when a broker group is founded; keeps nodes of different clusters apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(u128);
 

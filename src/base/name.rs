@@ -5,6 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::BrokerGroupId;
+
 /// Why a text is not a name of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
@@ -129,6 +131,15 @@ impl BrokerGroupName {
         check("broker group", name, GROUP_NAME_MAX)?;
         Ok(Self(name.into()))
     }
+
+    /// The group's number on disk and between nodes: FNV-1a, 32 bit, of the name. It hangs on the
+    /// name alone, so that neither the order of a list nor a group added later changes it.
+    pub fn id(&self) -> BrokerGroupId {
+        const OFFSET: u32 = 0x811c_9dc5;
+        const PRIME: u32 = 0x0100_0193;
+        let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(PRIME);
+        BrokerGroupId::new(self.0.bytes().fold(OFFSET, step))
+    }
 }
 
 impl ClientId {
@@ -164,6 +175,14 @@ mod tests {
         assert!(matches!(TopicName::new("a b"), Err(NameError::Character { found: ' ', .. })));
         assert!(matches!(TopicName::new("TBW102"), Err(NameError::Reserved { .. })));
         assert!(matches!(TopicName::new("rmq_sys_x"), Err(NameError::Reserved { .. })));
+    }
+
+    #[test]
+    fn a_broker_groups_number_is_that_of_its_name_for_ever() {
+        let id = |name: &str| BrokerGroupName::new(name).unwrap().id().get();
+        // Published test values of FNV-1a for "a" and "foobar".
+        assert_eq!((id("a"), id("foobar")), (0xe40c_292c, 0xbf9c_f968));
+        assert_ne!(id("group-0"), id("group-1"));
     }
 
     #[test]

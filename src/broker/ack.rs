@@ -1,11 +1,10 @@
 //! Acknowledging, and changing how long a message stays hidden.
 
-use futures::future::join_all;
-
 use crate::base::{GroupId, GroupName, Millis, TopicId, TopicName};
-use crate::broker::api::{AckRequest, Delivered, HoldRequest};
+use crate::broker::api::{AckRequest, HoldRequest};
 use crate::broker::error::{AckError, BadHandle, HoldError, Unavailable};
-use crate::broker::{Broker, Inner, handle};
+use crate::broker::replica::Inner;
+use crate::broker::{Replica, handle};
 use crate::command::{Ack, Delivery, DeliveryOutcome, Handle, Hold, Return};
 
 /// How soon messages come back whose reply could not be written.
@@ -35,22 +34,16 @@ impl From<Failure> for HoldError {
     }
 }
 
-impl Broker {
-    /// One result for each handle, in order.
-    pub async fn ack(&self, request: AckRequest) -> Vec<Result<(), AckError>> {
-        let one = |text: String| {
-            let request = &request;
-            async move {
-                let handle = self.open_handle(&text, &request.topic, &request.group)?;
-                let delivery = Delivery::Ack(Ack { handle });
-                self.step(delivery, request.deadline).await.map_err(AckError::from)
-            }
-        };
-        join_all(request.handles.clone().into_iter().map(one)).await
+impl Replica {
+    /// One handle of the request.
+    pub(super) async fn ack(&self, text: &str, request: &AckRequest) -> Result<(), AckError> {
+        let handle = self.open_handle(text, &request.topic, &request.group)?;
+        let delivery = Delivery::Ack(Ack { handle });
+        self.step(delivery, request.deadline).await.map_err(AckError::from)
     }
 
     /// Changes how long a delivered message stays hidden; answers the handle that is valid now.
-    pub async fn hold(&self, request: HoldRequest) -> Result<String, HoldError> {
+    pub(super) async fn hold(&self, request: HoldRequest) -> Result<String, HoldError> {
         let handle = self.open_handle(&request.handle, &request.topic, &request.group)?;
         let delivery = Delivery::Hold(Hold { handle, invisible: request.invisible });
         self.step(delivery, request.deadline).await?;
@@ -59,16 +52,14 @@ impl Broker {
     }
 
     /// The messages of a receive whose reply could not be written come back within a second.
-    pub async fn undelivered(
+    pub(super) async fn undelivered(
         &self,
         topic: &TopicName,
         group: &GroupName,
-        messages: Vec<Delivered>,
+        handles: &[String],
     ) {
-        let handles: Vec<Handle> = messages
-            .iter()
-            .filter_map(|message| self.open_handle(&message.handle, topic, group).ok())
-            .collect();
+        let handles: Vec<Handle> =
+            handles.iter().filter_map(|text| self.open_handle(text, topic, group).ok()).collect();
         if handles.is_empty() {
             return;
         }
@@ -86,7 +77,7 @@ impl Inner {
         delivery: Delivery,
         deadline: tokio::time::Instant,
     ) -> Result<(), Failure> {
-        let outcome = tokio::time::timeout_at(deadline, self.lane.submit(delivery)).await;
+        let outcome = tokio::time::timeout_at(deadline, self.lane.submit(delivery, deadline)).await;
         let late = |_| Unavailable {
             reason: "the log did not answer before the request's deadline".into(),
             outcome_unknown: true,
@@ -114,7 +105,7 @@ impl Inner {
             let reason = "the broker group has not been founded yet".to_owned();
             return Err(Failure::Unavailable(Unavailable { reason, outcome_unknown: false }));
         };
-        let handle = handle::open(text, &key).map_err(Failure::Handle)?;
+        let handle = handle::open(self.id, text, &key).map_err(Failure::Handle)?;
         let ids: (Option<TopicId>, Option<GroupId>) = self.group.read(|state| {
             (state.topic(topic).map(|topic| topic.id), state.group(group).map(|group| group.id))
         });

@@ -5,25 +5,35 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::broker::Broker;
 use crate::broker::api::ClientKind;
-use crate::broker::remote::{Declined, Question, encode_parcels};
+use crate::broker::remote::{Declined, Question, encode_parcels, encode_watched};
+use crate::broker::{Gone, Replica};
 use crate::filter::TagFilter;
 
 /// No forwarded poll waits longer, whatever the bytes say; protocols allow less.
 const FORWARDED_POLL_MAX: Duration = Duration::from_secs(60);
 
-impl Broker {
+impl Replica {
     /// Answers a peer's request, which came without its first byte ([`super::ASKED_OF_BROKER`]).
-    pub async fn answer(&self, question: Bytes) -> Bytes {
+    pub(super) async fn answer(&self, question: Bytes) -> Bytes {
         match Question::decode(question) {
             Ok(Question::Receive(request)) => {
                 let deadline = Instant::now() + request.poll.min(FORWARDED_POLL_MAX);
                 let result = match TagFilter::parse(&request.filter) {
-                    Ok(filter) => self.receive_here(&request, &filter, deadline).await,
+                    Ok(filter) => {
+                        self.receive_here(&request, &filter, deadline, &Gone::never()).await
+                    }
                     Err(error) => Err(unreadable(&error)),
                 };
                 encode_parcels(&result)
+            }
+            Ok(Question::Watch(request)) => {
+                let deadline = Instant::now() + request.poll.min(FORWARDED_POLL_MAX);
+                let result = match TagFilter::parse(&request.filter) {
+                    Ok(filter) => self.watch_here(&request, &filter, deadline).await,
+                    Err(error) => Err(unreadable(&error)),
+                };
+                encode_watched(&result)
             }
             Ok(Question::Status { at_least, units }) => {
                 self.own_status(at_least, units).await.encode()

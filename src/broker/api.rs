@@ -91,10 +91,11 @@ pub struct BrokerNode {
 /// Where a topic can be reached: on every live node, since each forwards to the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    pub group: BrokerGroupName,
     /// Sorted by node; never empty.
     pub nodes: Vec<BrokerNode>,
+    /// The most that any broker group has.
     pub queues: u32,
+    /// What some broker group takes.
     pub kinds: Vec<MessageKind>,
 }
 
@@ -118,6 +119,8 @@ pub struct NewTopic {
     /// 1 to 1024.
     pub queues: u32,
     pub kinds: Vec<MessageKind>,
+    /// Where; none stands for all.
+    pub broker_groups: Vec<BrokerGroupName>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,13 +129,26 @@ pub struct NewGroup {
     /// 1 to 1000.
     pub attempts_max: u32,
     pub backoff: Vec<Millis>,
+    /// Where; none stands for all.
+    pub broker_groups: Vec<BrokerGroupName>,
 }
 
 /// A topic as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicInfo {
-    pub id: TopicId,
     pub name: TopicName,
+    /// One for each broker group that has it, by name; never empty.
+    pub parts: Vec<TopicPart>,
+    /// In words, how the broker groups differ. Making the topic again makes them alike where it is
+    /// only missing.
+    pub differences: Vec<String>,
+}
+
+/// What one broker group has of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicPart {
+    pub broker_group: BrokerGroupName,
+    pub id: TopicId,
     pub kinds: Vec<MessageKind>,
     pub created: UtcMillis,
     pub queues: Vec<QueueInfo>,
@@ -149,8 +165,18 @@ pub struct QueueInfo {
 /// A consumer group as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInfo {
-    pub id: GroupId,
     pub name: GroupName,
+    /// One for each broker group that has it, by name; never empty.
+    pub parts: Vec<GroupPart>,
+    /// In words, how the broker groups differ.
+    pub differences: Vec<String>,
+}
+
+/// What one broker group has of a consumer group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupPart {
+    pub broker_group: BrokerGroupName,
+    pub id: GroupId,
     pub attempts_max: u32,
     pub backoff: Vec<Millis>,
     pub created: UtcMillis,

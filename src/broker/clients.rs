@@ -1,6 +1,7 @@
 //! Who is connected: soft state of this node, told on to the leader.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -19,10 +20,10 @@ struct Client {
     seen: Duration,
 }
 
-/// The clients that this node has heard of.
-#[derive(Debug, Default)]
+/// The clients that this node has heard of. Cheap to clone; all clones are one.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Clients {
-    by_id: Mutex<HashMap<ClientId, Client>>,
+    by_id: Arc<Mutex<HashMap<ClientId, Client>>>,
 }
 
 impl Clients {
@@ -52,14 +53,22 @@ impl Clients {
         self.by_id.lock().remove(id);
     }
 
-    /// Consumers seen within `age`, to be told to the leader.
-    pub(super) fn recent_consumers(&self, age: Duration, now: Duration) -> Vec<ClientId> {
+    /// Consumers seen within `age` of which `holds` says, for one of their groups, that they have
+    /// something: to be told to the leader.
+    pub(super) fn recent_holders(
+        &self,
+        age: Duration,
+        now: Duration,
+        holds: impl Fn(&GroupName, &ClientId) -> bool,
+    ) -> Vec<ClientId> {
         let clients = self.by_id.lock();
-        let recent = |client: &Client| {
-            client.kind != ClientKind::Producer && now.saturating_sub(client.seen) <= age
+        let told = |(id, client): (&ClientId, &Client)| {
+            let recent = now.saturating_sub(client.seen) <= age;
+            let consumer = client.kind != ClientKind::Producer && recent;
+            let holder = consumer && client.groups.iter().any(|group| holds(group, id));
+            holder.then(|| id.clone())
         };
-        let mut ids: Vec<ClientId> =
-            clients.iter().filter(|(_, client)| recent(client)).map(|(id, _)| id.clone()).collect();
+        let mut ids: Vec<ClientId> = clients.iter().filter_map(told).collect();
         ids.sort();
         ids
     }
@@ -88,18 +97,26 @@ mod tests {
         assert!(clients.is_alive(&id, start + CLIENT_EXPIRY - Duration::from_millis(1)));
         assert!(!clients.is_alive(&id, start + CLIENT_EXPIRY));
         clients.expire(start + CLIENT_EXPIRY);
-        assert!(clients.recent_consumers(CLIENT_EXPIRY, start).is_empty());
+        assert!(clients.recent_holders(CLIENT_EXPIRY, start, |_, _| true).is_empty());
     }
 
     #[test]
-    fn producers_hold_no_deliveries_and_are_not_told_on() {
+    fn only_who_holds_something_is_told_on() {
         let clients = Clients::default();
         let now = Duration::from_secs(5);
-        clients.seen(&ClientId::new("p").unwrap(), ClientKind::Producer, None, now);
-        clients.seen(&ClientId::new("c").unwrap(), ClientKind::SimpleConsumer, None, now);
-        assert_eq!(
-            clients.recent_consumers(Duration::from_secs(10), now),
-            [ClientId::new("c").unwrap()]
-        );
+        let group = GroupName::new("g").unwrap();
+        let seen = |id: &str, kind| {
+            clients.seen(&ClientId::new(id).unwrap(), kind, Some(&group), now);
+        };
+        seen("producer", ClientKind::Producer);
+        seen("idle", ClientKind::PushConsumer);
+        seen("busy", ClientKind::PushConsumer);
+        seen("busy too", ClientKind::SimpleConsumer);
+        let age = Duration::from_secs(10);
+        let holders =
+            |now| clients.recent_holders(age, now, |of, id| *of == group && id.as_str() != "idle");
+        let busy = ["busy", "busy too"].map(|id| ClientId::new(id).unwrap());
+        assert_eq!(holders(now), busy);
+        assert!(holders(now + age + Duration::from_secs(1)).is_empty(), "not seen lately");
     }
 }

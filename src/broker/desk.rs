@@ -129,6 +129,23 @@ struct Scan<'a> {
 impl Desk {
     /// Picks what this receive may have, redeliveries first, and reserves it.
     pub(super) fn find(&mut self, state: &State, wish: &Wish<'_>) -> io::Result<Found> {
+        let found = self.look(state, wish, SKIPS_MAX)?;
+        // Only now: a queue that cannot be read must not leave others reserved.
+        for take in &found.takes {
+            let reserved = self.reserved.entry(take.queue).or_default();
+            reserved.extend(take.grants.iter().map(|grant| grant.offset));
+        }
+        Ok(found)
+    }
+
+    /// Whether [`Self::find`] would find something, or has more to look at. Reserves nothing.
+    pub(super) fn peek(&mut self, state: &State, wish: &Wish<'_>) -> io::Result<bool> {
+        let found = self.look(state, wish, 0)?;
+        Ok(found.grants > 0 || found.more)
+    }
+
+    /// `skips` of the unwanted runs go with what is found.
+    fn look(&mut self, state: &State, wish: &Wish<'_>, mut skips: usize) -> io::Result<Found> {
         let (version, expressions) = state.subscriptions(wish.group, wish.topic);
         if version != self.version {
             self.unwanted.clear();
@@ -142,7 +159,6 @@ impl Desk {
         let progress = self.progress.entry(wish.filter_text.to_owned()).or_default();
         let mut found = Found::default();
         let mut budget = SCAN_MAX;
-        let mut skips = SKIPS_MAX;
         for step in 0..wish.queues {
             let queue = QueueId::new((self.turn.wrapping_add(step)) % wish.queues);
             let unwanted = self.unwanted.entry(queue).or_default();
@@ -175,11 +191,6 @@ impl Desk {
             }
         }
         self.turn = self.turn.wrapping_add(1);
-        // Only now: a queue that cannot be read must not leave others reserved.
-        for take in &found.takes {
-            let reserved = self.reserved.entry(take.queue).or_default();
-            reserved.extend(take.grants.iter().map(|grant| grant.offset));
-        }
         Ok(found)
     }
 

@@ -1,6 +1,7 @@
 //! Why a request failed: one struct for each cause, one enum for each operation.
 
-use crate::base::{GroupName, Millis, TopicName};
+use crate::base::{BrokerGroupName, GroupName, Millis, TopicName};
+use crate::broker::Replica;
 use crate::filter::FilterError;
 use crate::message::MessageKind;
 
@@ -24,6 +25,16 @@ pub struct NoTopic {
 #[error("consumer group {group} does not exist; create it first (raftmq group create {group})")]
 pub struct NoGroup {
     pub group: GroupName,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "broker group {broker_group} is not one of this cluster, which has {}",
+    known.iter().map(BrokerGroupName::as_str).collect::<Vec<_>>().join(", ")
+)]
+pub struct NoBrokerGroup {
+    pub broker_group: BrokerGroupName,
+    pub known: Vec<BrokerGroupName>,
 }
 
 /// A message kind that the topic does not take.
@@ -131,6 +142,11 @@ pub enum TopicError {
     #[error("topic {topic} exists with {exists}, not with {asked}; delete it first")]
     Differs { topic: TopicName, exists: String, asked: String },
     #[error(transparent)]
+    NoBrokerGroup(#[from] NoBrokerGroup),
+    /// The other broker groups have it as asked; repeating the request goes on where it ended.
+    #[error("in broker group {broker_group}: {source}")]
+    At { broker_group: BrokerGroupName, source: Box<TopicError> },
+    #[error(transparent)]
     Limit(#[from] LimitError),
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
@@ -141,9 +157,26 @@ pub enum GroupError {
     #[error(transparent)]
     NoGroup(#[from] NoGroup),
     #[error(transparent)]
+    NoBrokerGroup(#[from] NoBrokerGroup),
+    /// The other broker groups have it as asked; repeating the request goes on where it ended.
+    #[error("in broker group {broker_group}: {source}")]
+    At { broker_group: BrokerGroupName, source: Box<GroupError> },
+    #[error(transparent)]
     Limit(#[from] LimitError),
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+}
+
+impl TopicError {
+    pub(super) fn at(self, replica: &Replica) -> Self {
+        Self::At { broker_group: replica.name.clone(), source: Box::new(self) }
+    }
+}
+
+impl GroupError {
+    pub(super) fn at(self, replica: &Replica) -> Self {
+        Self::At { broker_group: replica.name.clone(), source: Box::new(self) }
+    }
 }
 
 /// Making a topic on first use can fail in each of these ways; that it exists in another form is
@@ -156,8 +189,10 @@ macro_rules! from_topic_error {
                     TopicError::NoTopic(error) => error.into(),
                     TopicError::Limit(error) => error.into(),
                     TopicError::Unavailable(error) => error.into(),
-                    TopicError::Differs { .. } => {
-                        unreachable!("a topic that is used may exist in any form")
+                    TopicError::Differs { .. }
+                    | TopicError::NoBrokerGroup(_)
+                    | TopicError::At { .. } => {
+                        unreachable!("a topic that is used may exist in any form and anywhere")
                     }
                 }
             }
@@ -173,6 +208,9 @@ impl From<GroupError> for ReceiveError {
             GroupError::NoGroup(error) => error.into(),
             GroupError::Limit(error) => error.into(),
             GroupError::Unavailable(error) => error.into(),
+            GroupError::NoBrokerGroup(_) | GroupError::At { .. } => {
+                unreachable!("a group that is used may exist anywhere")
+            }
         }
     }
 }

@@ -3,11 +3,12 @@
 use tokio::time::Instant;
 
 use crate::base::{DELAY_LEVELS, GroupName};
-use crate::broker::api::{GroupInfo, GroupTopic, NewGroup};
-use crate::broker::error::{GroupError, LimitError, NoGroup, Unavailable};
+use crate::broker::Replica;
+use crate::broker::api::{GroupPart, GroupTopic, NewGroup};
+use crate::broker::error::{GroupError, LimitError, NoGroup};
 use crate::broker::propose::{unavailable, unexpected};
+use crate::broker::replica::Inner;
 use crate::broker::topics::PAGE_MAX;
-use crate::broker::{Broker, Inner};
 use crate::command::{Command, CreateGroup, Refusal, Reply};
 use crate::machine::{Group, State};
 
@@ -17,24 +18,33 @@ const ATTEMPTS_MAX: u32 = 1000;
 
 /// A group as it comes into being when nothing is said of it.
 pub(super) fn default_group(name: &GroupName) -> NewGroup {
-    NewGroup { name: name.clone(), attempts_max: ATTEMPTS_DEFAULT, backoff: DELAY_LEVELS.to_vec() }
+    NewGroup {
+        name: name.clone(),
+        attempts_max: ATTEMPTS_DEFAULT,
+        backoff: DELAY_LEVELS.to_vec(),
+        broker_groups: Vec::new(),
+    }
 }
 
-impl Broker {
-    /// What the group's settings tell its clients; defaults for a group that does not exist yet.
-    pub fn group_settings(&self, group: &GroupName) -> NewGroup {
-        let known = self.group.read(|state| {
+impl Replica {
+    /// `None` for a group that does not exist here.
+    pub(super) fn group_settings(&self, group: &GroupName) -> Option<NewGroup> {
+        self.group.read(|state| {
             state.group(group).map(|group| NewGroup {
                 name: group.name.clone(),
                 attempts_max: group.attempts_max,
                 backoff: group.backoff.clone(),
+                broker_groups: Vec::new(),
             })
-        });
-        known.unwrap_or_else(|| default_group(group))
+        })
     }
 
-    /// Makes a group; making it again changes nothing.
-    pub async fn create_group(&self, group: NewGroup) -> Result<GroupInfo, GroupError> {
+    /// Makes a group; one that exists keeps its settings.
+    pub(super) async fn create_group(
+        &self,
+        group: &NewGroup,
+        deadline: Instant,
+    ) -> Result<(), GroupError> {
         if group.attempts_max == 0 || group.attempts_max > ATTEMPTS_MAX {
             return Err(LimitError {
                 what: "number of attempts",
@@ -43,14 +53,21 @@ impl Broker {
             }
             .into());
         }
-        let name = group.name.clone();
-        self.propose_group(group, self.default_deadline()).await?;
-        self.group_info(&name).await
+        self.propose_group(group, deadline).await
     }
 
-    /// Its progress is gone with it; a group of the same name made later starts at the beginning.
-    pub async fn delete_group(&self, name: &GroupName) -> Result<(), GroupError> {
-        self.catch_up().await?;
+    /// Makes the group, which another broker group has with these settings.
+    pub(super) async fn ensure_group(
+        &self,
+        group: &GroupName,
+        settings: NewGroup,
+    ) -> Result<(), GroupError> {
+        assert_eq!(*group, settings.name, "settings of another group");
+        self.propose_group(&settings, self.default_deadline()).await?;
+        Ok(self.catch_up().await?)
+    }
+
+    pub(super) async fn delete_group(&self, name: &GroupName) -> Result<(), GroupError> {
         let group = self
             .group
             .read(|state| state.group(name).map(|group| group.id))
@@ -64,46 +81,38 @@ impl Broker {
     }
 
     /// Groups by name, from the one behind `after`, at most `limit`, and never more than 1000.
-    pub async fn groups(
+    pub(super) fn groups(
         &self,
         after: Option<&GroupName>,
         limit: usize,
-    ) -> Result<Vec<GroupInfo>, Unavailable> {
-        self.catch_up().await?;
-        Ok(self.group.read(|state| {
-            state
-                .groups()
-                .filter(|group| after.is_none_or(|after| group.name > *after))
-                .take(limit.min(PAGE_MAX))
-                .map(|group| info(state, group))
-                .collect()
-        }))
-    }
-
-    pub async fn group_info(&self, name: &GroupName) -> Result<GroupInfo, GroupError> {
-        self.catch_up().await?;
-        self.group
-            .read(|state| state.group(name).map(|group| info(state, group)))
-            .ok_or_else(|| NoGroup { group: name.clone() }.into())
-    }
-}
-
-fn info(state: &State, group: &Group) -> GroupInfo {
-    let topics = state
-        .topics_of(group.id)
-        .filter_map(|topic| {
-            let lag = state.lag(group.id, topic);
-            let topic = state.topic_by_id(topic)?.name.clone();
-            Some(GroupTopic { topic, ready: lag.ready, in_flight: lag.in_flight })
+    ) -> Vec<(GroupName, GroupPart)> {
+        self.group.read(|state| {
+            let page = state.groups_after(after).take(limit.min(PAGE_MAX));
+            page.map(|group| (group.name.clone(), self.part_of_group(state, group))).collect()
         })
-        .collect();
-    GroupInfo {
-        id: group.id,
-        name: group.name.clone(),
-        attempts_max: group.attempts_max,
-        backoff: group.backoff.clone(),
-        created: group.created,
-        topics,
+    }
+
+    pub(super) fn group_part(&self, name: &GroupName) -> Option<GroupPart> {
+        self.group.read(|state| state.group(name).map(|group| self.part_of_group(state, group)))
+    }
+
+    fn part_of_group(&self, state: &State, group: &Group) -> GroupPart {
+        let topics = state
+            .topics_of(group.id)
+            .filter_map(|topic| {
+                let lag = state.lag(group.id, topic);
+                let topic = state.topic_by_id(topic)?.name.clone();
+                Some(GroupTopic { topic, ready: lag.ready, in_flight: lag.in_flight })
+            })
+            .collect();
+        GroupPart {
+            broker_group: self.name.clone(),
+            id: group.id,
+            attempts_max: group.attempts_max,
+            backoff: group.backoff.clone(),
+            created: group.created,
+            topics,
+        }
     }
 }
 
@@ -114,24 +123,25 @@ impl Inner {
         name: &GroupName,
         deadline: Instant,
     ) -> Result<(), GroupError> {
-        let exists = || self.group.read(|state| state.group(name).is_some());
-        if exists() {
+        if self.knows_group(name) {
             return Ok(());
         }
         self.catch_up().await?;
-        if exists() {
+        if self.knows_group(name) {
             return Ok(());
         }
         if !self.options.create_on_use {
             return Err(NoGroup { group: name.clone() }.into());
         }
-        self.propose_group(default_group(name), deadline).await?;
-        self.catch_up().await?;
+        self.propose_group(&default_group(name), deadline).await?;
+        if !self.knows_group(name) {
+            self.catch_up().await?;
+        }
         Ok(())
     }
 
-    async fn propose_group(&self, group: NewGroup, deadline: Instant) -> Result<(), GroupError> {
-        let NewGroup { name, attempts_max, backoff } = group;
+    async fn propose_group(&self, group: &NewGroup, deadline: Instant) -> Result<(), GroupError> {
+        let NewGroup { name, attempts_max, backoff, .. } = group.clone();
         let create = CreateGroup { name, attempts_max, backoff };
         let reply = self.group.propose(Command::CreateGroup(create), deadline).await;
         match reply.map_err(|error| unavailable(&error))? {

@@ -3,20 +3,21 @@
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use crate::base::{CheckoutId, GroupId, QueueId, QueueOffset, TopicId};
+use crate::base::{BrokerGroupId, CheckoutId, GroupId, QueueId, QueueOffset, TopicId};
 use crate::broker::error::BadHandle;
 use crate::command::{Handle, Reader, Writer};
 
 /// The first byte of every handle; another layout gets another number.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Bytes of the signature that are kept: 128 bits leave no room for guessing.
 const MAC_LEN: usize = 16;
-const FIELDS_LEN: usize = 1 + 8 + 8 + 4 + 8 + 8 + 4;
+const FIELDS_LEN: usize = 1 + 4 + 8 + 8 + 4 + 8 + 8 + 4;
 
-/// Writes a handle that only the holder of `key` can have written: lower-case hex, 114 characters.
-pub(super) fn sign(handle: &Handle, key: &[u8; 32]) -> String {
+/// Writes a handle that only the holder of `key` can have written: lower-case hex, 122 characters.
+pub(super) fn sign(broker_group: BrokerGroupId, handle: &Handle, key: &[u8; 32]) -> String {
     let mut writer = Writer::new();
     writer.u8(VERSION);
+    writer.u32(broker_group.get());
     writer.u64(handle.group.get());
     writer.u64(handle.topic.get());
     writer.u32(handle.queue.get());
@@ -33,8 +34,24 @@ pub(super) fn sign(handle: &Handle, key: &[u8; 32]) -> String {
     text
 }
 
-/// Reads a handle, refusing whatever this cluster did not sign.
-pub(super) fn open(text: &str, key: &[u8; 32]) -> Result<Handle, BadHandle> {
+/// The broker group that a handle says it is of; only opening it tells whether that is true.
+pub(super) fn broker_group(text: &str) -> Result<BrokerGroupId, BadHandle> {
+    let malformed = BadHandle { why: "is malformed" };
+    let bytes = from_hex(text).ok_or_else(|| malformed.clone())?;
+    match bytes.first_chunk::<5>() {
+        Some([VERSION, id @ ..]) if bytes.len() == FIELDS_LEN + MAC_LEN => {
+            Ok(BrokerGroupId::new(u32::from_be_bytes(*id)))
+        }
+        _ => Err(malformed),
+    }
+}
+
+/// Reads a handle, refusing whatever this broker group did not sign.
+pub(super) fn open(
+    broker_group: BrokerGroupId,
+    text: &str,
+    key: &[u8; 32],
+) -> Result<Handle, BadHandle> {
     let malformed = BadHandle { why: "is malformed" };
     let bytes = from_hex(text).ok_or_else(|| malformed.clone())?;
     if bytes.len() != FIELDS_LEN + MAC_LEN || bytes[0] != VERSION {
@@ -43,10 +60,11 @@ pub(super) fn open(text: &str, key: &[u8; 32]) -> Result<Handle, BadHandle> {
     let (fields, signature) = bytes.split_at(FIELDS_LEN);
     let mut verifier = keyed(key);
     verifier.update(fields);
-    if verifier.verify_truncated_left(signature).is_err() {
+    let own = fields[1..5] == broker_group.get().to_be_bytes();
+    if !own || verifier.verify_truncated_left(signature).is_err() {
         return Err(BadHandle { why: "was not issued by this cluster" });
     }
-    let mut reader = Reader::new(fields[1..].to_vec().into());
+    let mut reader = Reader::new(fields[5..].to_vec().into());
     let mut read = || -> Result<Handle, crate::command::CommandError> {
         Ok(Handle {
             group: GroupId::new(reader.u64()?),
@@ -89,6 +107,8 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
+    const GROUP: BrokerGroupId = BrokerGroupId::new(0x0102_0304);
+
     fn handle() -> Handle {
         Handle {
             group: GroupId::new(1),
@@ -102,27 +122,31 @@ mod tests {
 
     #[test]
     fn only_the_key_that_signed_opens_a_handle() {
-        let text = sign(&handle(), &[7; 32]);
-        assert_eq!(text.len(), 114);
-        assert_eq!(open(&text, &[7; 32]), Ok(handle()));
-        assert_eq!(open(&text, &[8; 32]).unwrap_err().why, "was not issued by this cluster");
+        let text = sign(GROUP, &handle(), &[7; 32]);
+        assert_eq!(text.len(), 122);
+        assert_eq!(open(GROUP, &text, &[7; 32]), Ok(handle()));
+        assert_eq!(broker_group(&text), Ok(GROUP));
+        let other = BrokerGroupId::new(5);
+        assert_eq!(open(other, &text, &[7; 32]).unwrap_err().why, "was not issued by this cluster");
+        assert_eq!(open(GROUP, &text, &[8; 32]).unwrap_err().why, "was not issued by this cluster");
     }
 
     #[test]
     fn every_changed_character_is_noticed() {
-        let text = sign(&handle(), &[7; 32]);
+        let text = sign(GROUP, &handle(), &[7; 32]);
         for at in 0..text.len() {
             let mut changed = text.clone().into_bytes();
             changed[at] = if changed[at] == b'0' { b'1' } else { b'0' };
             let changed = String::from_utf8(changed).unwrap();
-            assert!(open(&changed, &[7; 32]).is_err(), "character {at} is not covered");
+            assert!(open(GROUP, &changed, &[7; 32]).is_err(), "character {at} is not covered");
         }
     }
 
     #[test]
     fn garbage_is_malformed() {
         for text in ["", "0", "zz", "0102", "ü", &"0".repeat(10_000)] {
-            assert_eq!(open(text, &[7; 32]).unwrap_err().why, "is malformed");
+            assert_eq!(open(GROUP, text, &[7; 32]).unwrap_err().why, "is malformed");
+            assert_eq!(broker_group(text).unwrap_err().why, "is malformed");
         }
     }
 }

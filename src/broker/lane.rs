@@ -22,6 +22,8 @@ const PROPOSAL_TIMEOUT: Millis = Millis::from_secs(5);
 
 struct Step {
     delivery: Delivery,
+    /// Nobody waits for it any longer.
+    deadline: Instant,
     answer: oneshot::Sender<Result<DeliveryOutcome, Unavailable>>,
 }
 
@@ -42,12 +44,28 @@ pub(super) fn lane() -> (Lane, LaneTask) {
     (Lane { steps: sender }, LaneTask { steps: receiver })
 }
 
+impl Step {
+    fn in_time(self, now: Instant) -> Option<Self> {
+        if now < self.deadline {
+            return Some(self);
+        }
+        let reason = "its time was over before its turn came".to_owned();
+        drop(self.answer.send(Err(Unavailable { reason, outcome_unknown: false })));
+        None
+    }
+}
+
 impl Lane {
-    /// Applied, or unavailable; the caller may give up waiting without undoing anything.
-    pub(super) async fn submit(&self, delivery: Delivery) -> Result<DeliveryOutcome, Unavailable> {
+    /// Applied, or unavailable; the caller may give up waiting without undoing anything. What is
+    /// not under way by its deadline is dropped.
+    pub(super) async fn submit(
+        &self,
+        delivery: Delivery,
+        deadline: Instant,
+    ) -> Result<DeliveryOutcome, Unavailable> {
         let (answer, outcome) = oneshot::channel();
         let ended = || Unavailable { reason: "the node is stopping".into(), outcome_unknown: true };
-        self.steps.send(Step { delivery, answer }).await.map_err(|_| ended())?;
+        self.steps.send(Step { delivery, deadline, answer }).await.map_err(|_| ended())?;
         outcome.await.unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -56,8 +74,15 @@ impl LaneTask {
     pub(super) async fn run(mut self, group: Group) {
         let mut steps = Vec::with_capacity(STEPS_MAX);
         while self.steps.recv_many(&mut steps, STEPS_MAX).await > 0 {
-            let (deliveries, answers): (Vec<_>, Vec<_>) =
-                steps.drain(..).map(|step| (step.delivery, step.answer)).unzip();
+            let now = Instant::now();
+            let (deliveries, answers): (Vec<_>, Vec<_>) = steps
+                .drain(..)
+                .filter_map(|step| step.in_time(now))
+                .map(|step| (step.delivery, step.answer))
+                .unzip();
+            if deliveries.is_empty() {
+                continue;
+            }
             let outcomes = propose_all(&group, deliveries).await;
             match outcomes {
                 Ok(outcomes) => {

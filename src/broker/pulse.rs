@@ -5,13 +5,12 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use crate::base::{CheckoutId, ClientId, GroupId, GroupName, Millis, TopicId, UtcMillis};
-use crate::broker::Broker;
+use crate::broker::Replica;
 use crate::broker::clients::CLIENT_EXPIRY;
 use crate::broker::lane::LaneTask;
 use crate::broker::receive::AUTO_RENEW_STEP;
 use crate::broker::remote::Question;
 use crate::command::{Checkout, Command, Delivery, Release, Renew, Reply, Subscribe};
-use crate::machine::State;
 
 /// Deliveries that one tick ends at most, so that no entry takes long to apply.
 const TICK_LIMIT: u32 = 1024;
@@ -23,10 +22,14 @@ const ROUND: Duration = Duration::from_secs(5);
 const RENEW_BEFORE: Millis = Millis::from_secs(30);
 /// How soon the messages of a client that is gone become visible.
 const RELEASE_AFTER: Millis = Millis::from_secs(1);
-/// Consumers seen within this time are told to the leader; two rounds, so that one may be missed.
+/// Consumers seen within this time that hold something are told to the leader; two rounds, so that
+/// one may be missed.
 const TELL_AGE: Duration = Duration::from_secs(10);
 /// Checkouts that one step renews at most, so that it stays far below the largest command.
 const RENEWALS_MAX: usize = 10_000;
+/// Pairs of a group and a topic whose filters one round looks at. The state is held meanwhile, so
+/// a round costs the same with a thousand pairs and with a million.
+const PAIRS_MAX: usize = 4096;
 /// Filters given up in one round at most, so that the round's renewals are not late.
 const GIVEN_UP_MAX: usize = 64;
 /// A delivery is renewed for this long at most, as RocketMQ's proxy does.
@@ -35,63 +38,64 @@ const RENEW_MAX: Millis = Millis::from_secs(3 * 60 * 60);
 /// The duties of a broker; whoever owns the node runs them.
 #[derive(Debug)]
 pub struct Pulse {
-    broker: Broker,
+    replica: Replica,
     lane: LaneTask,
 }
 
 impl Pulse {
-    pub(super) fn new(broker: Broker, lane: LaneTask) -> Self {
-        Self { broker, lane }
+    pub(super) fn new(replica: Replica, lane: LaneTask) -> Self {
+        Self { replica, lane }
     }
 
     /// Runs until dropped.
     pub async fn run(self) {
-        let Self { broker, lane } = self;
-        let group = broker.group.clone();
-        tokio::join!(lane.run(group), tick(&broker), rounds(&broker), watch(&broker));
+        let Self { replica, lane } = self;
+        let group = replica.group.clone();
+        tokio::join!(lane.run(group), tick(&replica), rounds(&replica), watch(&replica));
     }
 }
 
 /// Proposes a tick as soon as something is due, and never otherwise.
-async fn tick(broker: &Broker) {
+async fn tick(replica: &Replica) {
     loop {
-        let due = if broker.serving() { broker.group.read(|state| state.next_due()) } else { None };
-        let now = broker.env.clock.wall();
+        let due =
+            if replica.serving() { replica.group.read(|state| state.next_due()) } else { None };
+        let now = replica.env.clock.wall();
         match due {
             Some(due) if due <= now => {
                 let tick = Command::Tick { limit: TICK_LIMIT };
-                let fired = broker.group.propose(tick, broker.default_deadline()).await;
+                let fired = replica.group.propose(tick, replica.default_deadline()).await;
                 if !matches!(fired, Ok(Reply::Ticked { .. })) {
-                    broker.leader_changed(Millis::new(100)).await;
+                    replica.leader_changed(Millis::new(100)).await;
                 }
             }
-            Some(due) => rest(broker, due.since(now).duration().min(IDLE)).await,
-            None => rest(broker, IDLE).await,
+            Some(due) => rest(replica, due.since(now).duration().min(IDLE)).await,
+            None => rest(replica, IDLE).await,
         }
     }
 }
 
 /// Sleeps, but no longer than until something was applied.
-async fn rest(broker: &Broker, length: Duration) {
+async fn rest(replica: &Replica, length: Duration) {
     // Both ends of the wait mean the same: look again.
-    drop(timeout(length, broker.pulse.notified()).await);
+    drop(timeout(length, replica.pulse.notified()).await);
 }
 
 /// Whoever waits must look again when leadership moves; what was known locally is void then.
-async fn watch(broker: &Broker) {
-    let mut leadership = broker.group.leadership();
+async fn watch(replica: &Replica) {
+    let mut leadership = replica.group.leadership();
     let mut serving = false;
     loop {
         let now = leadership.borrow_and_update().serving;
         if now != serving {
             serving = now;
-            broker.desks.clear();
-            broker.subscriptions.clear();
+            replica.desks.clear();
+            replica.subscriptions.clear();
             if serving {
-                lease_all(broker);
+                lease_all(replica);
             }
         }
-        broker.waiters.wake_all();
+        replica.waiters.wake_all();
         if leadership.changed().await.is_err() {
             return;
         }
@@ -99,40 +103,44 @@ async fn watch(broker: &Broker) {
 }
 
 /// A new leader has not heard of all clients yet: each holder of a delivery gets a full lease.
-fn lease_all(broker: &Broker) {
-    let all = broker.group.read(|state| state.renewals(UtcMillis::new(u64::MAX)));
-    for renewal in all {
-        broker.client_seen(&renewal.consumer, super::ClientKind::PushConsumer, None);
+fn lease_all(replica: &Replica) {
+    let all = replica.group.read(|state| state.renewals(UtcMillis::new(u64::MAX)));
+    let mut holders: Vec<ClientId> = all.into_iter().map(|renewal| renewal.consumer).collect();
+    holders.sort();
+    holders.dedup();
+    for holder in holders {
+        replica.client_seen(&holder, super::ClientKind::PushConsumer, None);
     }
 }
 
-async fn rounds(broker: &Broker) {
+async fn rounds(replica: &Replica) {
     let mut next = Instant::now() + ROUND;
+    let mut last_pair = None;
     loop {
         tokio::time::sleep_until(next).await;
         next = Instant::now() + ROUND;
-        let now = broker.env.clock.monotonic();
-        broker.clients.expire(now);
-        if broker.serving() {
-            renew(broker).await;
-            forget_gone(broker);
-            give_up_filters(broker).await;
-            log_skips(broker, now).await;
+        let now = replica.env.clock.monotonic();
+        replica.clients.expire(now);
+        if replica.serving() {
+            renew(replica).await;
+            forget_gone(replica);
+            last_pair = give_up_filters(replica, last_pair).await;
+            log_skips(replica, now).await;
         } else {
-            tell_leader(broker).await;
+            tell_leader(replica).await;
         }
     }
 }
 
 /// Extends what living clients hold, and takes back what dead ones held (rule R23).
-async fn renew(broker: &Broker) {
-    let wall = broker.env.clock.wall();
-    let now = broker.env.clock.monotonic();
-    let due = broker.group.read(|state| state.renewals(wall.plus(RENEW_BEFORE)));
+async fn renew(replica: &Replica) {
+    let wall = replica.env.clock.wall();
+    let now = replica.env.clock.monotonic();
+    let due = replica.group.read(|state| state.renewals(wall.plus(RENEW_BEFORE)));
     let mut alive: Vec<CheckoutId> = Vec::new();
     let mut gone: Vec<(GroupId, ClientId)> = Vec::new();
     for renewal in due {
-        if !broker.clients.is_alive(&renewal.consumer, now) {
+        if !replica.clients.is_alive(&renewal.consumer, now) {
             gone.push((renewal.group, renewal.consumer));
         } else if wall.since(renewal.first) < RENEW_MAX {
             alive.push(renewal.checkout);
@@ -142,58 +150,65 @@ async fn renew(broker: &Broker) {
     gone.dedup();
     for part in alive.chunks(RENEWALS_MAX) {
         let renew = Renew { checkouts: part.to_vec(), invisible: AUTO_RENEW_STEP };
-        submit(broker, Delivery::Renew(renew)).await;
+        submit(replica, Delivery::Renew(renew)).await;
     }
     for (group, consumer) in gone {
         tracing::info!(%consumer, "silent for {CLIENT_EXPIRY:?}: its messages become visible");
         let release = Release { group, consumer, invisible: RELEASE_AFTER };
-        submit(broker, Delivery::Release(release)).await;
+        submit(replica, Delivery::Release(release)).await;
     }
 }
 
-async fn submit(broker: &Broker, delivery: Delivery) {
-    if let Err(error) = broker.lane.submit(delivery).await {
+async fn submit(replica: &Replica, delivery: Delivery) {
+    if let Err(error) = replica.lane.submit(delivery, replica.default_deadline()).await {
         tracing::debug!(%error, "tried again in the next round");
     }
 }
 
-fn forget_gone(broker: &Broker) {
-    broker.group.read(|state| {
-        broker.desks.keep(|group, topic| {
+fn forget_gone(replica: &Replica) {
+    replica.group.read(|state| {
+        replica.desks.keep(|group, topic| {
             state.group_by_id(group).is_some() && state.topic_by_id(topic).is_some()
         });
     });
 }
 
-async fn give_up_filters(broker: &Broker) {
-    let now = broker.env.clock.monotonic();
-    let live: Vec<Subscribe> = broker.group.read(|state| {
-        state.subscribed().flat_map(|(group, topic)| filters(state, group, topic)).collect()
+/// Looks at the pairs behind `after` and answers where the next round goes on.
+async fn give_up_filters(
+    replica: &Replica,
+    after: Option<(GroupId, TopicId)>,
+) -> Option<(GroupId, TopicId)> {
+    let now = replica.env.clock.monotonic();
+    let mut last = None;
+    let mut unused = Vec::new();
+    replica.group.read(|state| {
+        for (count, (group, topic)) in (1..).zip(state.subscribed_after(after)) {
+            let idle = |expression: &&String| {
+                !replica.waiters.has(group, topic, expression)
+                    && replica.subscriptions.is_unused(group, topic, expression, now)
+            };
+            let idle = state.subscriptions(group, topic).1.iter().filter(idle);
+            unused.extend(idle.map(|text| Subscribe { group, topic, expression: text.clone() }));
+            if count == PAIRS_MAX || unused.len() >= GIVEN_UP_MAX {
+                last = Some((group, topic));
+                break;
+            }
+        }
     });
-    let unused = live.into_iter().filter(|Subscribe { group, topic, expression }| {
-        !broker.waiters.has(*group, *topic, expression)
-            && broker.subscriptions.is_unused(*group, *topic, expression, now)
-    });
-    for subscribe in unused.take(GIVEN_UP_MAX) {
-        broker.subscriptions.forget(subscribe.group, subscribe.topic, &subscribe.expression);
+    for subscribe in unused {
+        replica.subscriptions.forget(subscribe.group, subscribe.topic, &subscribe.expression);
         let unsubscribe = Command::Unsubscribe(subscribe);
-        if let Err(error) = broker.group.propose(unsubscribe, broker.default_deadline()).await {
+        if let Err(error) = replica.group.propose(unsubscribe, replica.default_deadline()).await {
             tracing::debug!(%error, "tried again when the filter has been unused for as long again");
         }
     }
-}
-
-fn filters(state: &State, group: GroupId, topic: TopicId) -> Vec<Subscribe> {
-    let (_, expressions) = state.subscriptions(group, topic);
-    let subscribe =
-        |expression: &String| Subscribe { group, topic, expression: expression.clone() };
-    expressions.iter().map(subscribe).collect()
+    last
 }
 
 /// Messages that nobody wants stop counting as a backlog, though no receive took any other.
-async fn log_skips(broker: &Broker, now: Duration) {
+async fn log_skips(replica: &Replica, now: Duration) {
     let consumer = ClientId::new("raftmq-skips").expect("the name is a client id");
-    for ((group, topic), desk) in broker.desks.all() {
+    for ((group, topic), desk) in replica.desks.all() {
         let Some((subscription_version, takes)) = desk.lock().overdue_skips(now) else { continue };
         let skips = Checkout {
             group,
@@ -205,27 +220,33 @@ async fn log_skips(broker: &Broker, now: Duration) {
             subscription_version,
             takes,
         };
-        submit(broker, Delivery::Checkout(skips)).await;
+        submit(replica, Delivery::Checkout(skips)).await;
     }
 }
 
-async fn tell_leader(broker: &Broker) {
-    let consumers = broker.clients.recent_consumers(TELL_AGE, broker.env.clock.monotonic());
-    let Some(leader) = broker.leader() else { return };
-    if consumers.is_empty() || leader == broker.node() {
+async fn tell_leader(replica: &Replica) {
+    let now = replica.env.clock.monotonic();
+    // The leader asks who lives only of those that hold something; what is not applied here yet is
+    // told in the next round, long before its time is over.
+    let consumers = replica.group.read(|state| {
+        let holds = |group: &GroupName, consumer: &ClientId| {
+            state.group(group).is_some_and(|group| state.holds(group.id, consumer))
+        };
+        replica.clients.recent_holders(TELL_AGE, now, holds)
+    });
+    let Some(leader) = replica.leader() else { return };
+    if consumers.is_empty() || leader == replica.node() {
         return;
     }
     let question = Question::Seen { consumers }.encode();
-    if let Err(error) = broker.ask(leader, question, broker.default_deadline()).await {
+    if let Err(error) = replica.ask(leader, question, replica.default_deadline()).await {
         tracing::debug!(%error, "told again in the next round");
     }
 }
 
-impl Broker {
+impl Replica {
     /// A client said goodbye: what it holds in `group` becomes visible within a second.
-    pub async fn client_gone(&self, client: &ClientId, group: Option<&GroupName>) {
-        self.clients.forget(client);
-        let Some(group) = group else { return };
+    pub(super) async fn client_gone(&self, client: &ClientId, group: &GroupName) {
         // A follower may not have applied the client's last checkout yet: it cannot tell that the
         // client holds nothing.
         let is_sure = self.serving();

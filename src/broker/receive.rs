@@ -10,10 +10,10 @@ use tokio::time::{Instant, timeout_at};
 use crate::base::{GroupId, Millis, QueueId, QueueOffset, TopicId};
 use crate::broker::api::{Delivered, ReceiveRequest};
 use crate::broker::desk::{Desk, Found, Wish};
-use crate::broker::error::{LimitError, Overloaded, ReceiveError, Unavailable};
+use crate::broker::error::{Overloaded, ReceiveError, Unavailable};
 use crate::broker::remote::{self, Declined, Parcel, Question};
-use crate::broker::waiters::Waiters;
-use crate::broker::{Broker, handle};
+use crate::broker::waiters::{Waiter, Waiters};
+use crate::broker::{Gone, Replica, handle};
 use crate::command::{
     CheckedOut, Checkout, Delivery, DeliveryOutcome, Granted, Handle, Refusal, Take,
 };
@@ -30,41 +30,29 @@ pub(super) const AUTO_RENEW_STEP: Millis = Millis::from_secs(60);
 /// the 16 MiB that one message between nodes may have.
 const REPLY_BYTES_MAX: usize = 15 << 20;
 /// How long a forwarded poll may take beyond its polling time.
-const FORWARD_GRACE: Millis = Millis::from_secs(2);
+pub(super) const FORWARD_GRACE: Millis = Millis::from_secs(2);
 /// Pause before messages that apply did not hand out are asked for again: a cap is reached, or
 /// another leader handed them out.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before a leader is looked for again, when the one asked says that it does not lead.
-const NO_LEADER_PAUSE: Millis = Millis::new(20);
+pub(super) const NO_LEADER_PAUSE: Millis = Millis::new(20);
 
-impl Broker {
-    /// Waits until something is there or the polling time is over (then an empty list).
-    pub async fn receive(
+impl Replica {
+    /// Waits until something is there or the deadline is over (then an empty list).
+    pub(super) async fn receive(
         &self,
         mut request: ReceiveRequest,
+        filter: &TagFilter,
+        deadline: Instant,
+        gone: &Gone,
     ) -> Result<Vec<Delivered>, ReceiveError> {
-        let filter = TagFilter::parse(&request.filter)?;
-        if request.batch == 0 {
-            let allowed = format!("1 to {RECEIVE_BATCH_MAX}");
-            return Err(LimitError { what: "batch size", value: "0".into(), allowed }.into());
-        }
-        request.batch = request.batch.min(RECEIVE_BATCH_MAX);
-        if request.auto_renew {
-            request.invisible = AUTO_RENEW_STEP;
-        }
-        if request.attempt_id.is_none() {
-            // A lost answer or a change of leader must not hand the messages out twice.
-            request.attempt_id = Some(self.fresh_id());
-        }
-        self.resolve_topic(&request.topic, self.default_deadline()).await?;
-        self.resolve_group(&request.group, self.default_deadline()).await?;
-        let deadline = Instant::now() + request.poll;
+        assert!(request.attempt_id.is_some(), "the facade makes one up where it is missing");
         loop {
             let remaining = deadline.saturating_duration_since(Instant::now());
             request.poll = remaining;
             let result = match self.leader() {
                 Some(leader) if leader == self.node() => {
-                    self.receive_here(&request, &filter, deadline).await
+                    self.receive_here(&request, filter, deadline, gone).await
                 }
                 Some(leader) => self.receive_at(leader, &request).await,
                 None => Err(Declined::NotLeader),
@@ -109,26 +97,9 @@ impl Broker {
         request: &ReceiveRequest,
         filter: &TagFilter,
         deadline: Instant,
+        gone: &Gone,
     ) -> Result<Vec<Parcel>, Declined> {
-        if self.waiters.waiting() >= WAITING_MAX {
-            return Err(Declined::Busy);
-        }
-        // Only a leader's state makes "does not exist" true.
-        if !self.serving() {
-            return Err(Declined::NotLeader);
-        }
-        let (topic, queues) = self
-            .group
-            .read(|state| state.topic(&request.topic).map(|topic| (topic.id, topic.queues)))
-            .ok_or(Declined::NoTopic)?;
-        let group = self
-            .group
-            .read(|state| state.group(&request.group).map(|group| group.id))
-            .ok_or(Declined::NoGroup)?;
-        let desk = self.desks.desk(group, topic);
-        let normal = filter.normal();
-        self.subscriptions.touch(group, topic, &normal, self.env.clock.monotonic());
-        let waiter = self.waiters.join(topic, group, &normal);
+        let Place { group, topic, queues, desk, normal, waiter } = self.place(request, filter)?;
         loop {
             if !self.serving() {
                 return Err(Declined::NotLeader);
@@ -150,11 +121,42 @@ impl Broker {
             // What apply refused may be free again soon without any effect that says so.
             let until =
                 if found.refused { deadline.min(Instant::now() + REFUSED_PAUSE) } else { deadline };
-            let woken = timeout_at(until, waiter.woken()).await.is_ok();
+            let woken = tokio::select! {
+                woken = timeout_at(until, waiter.woken()) => woken.is_ok(),
+                () = gone.told() => return Ok(Vec::new()),
+            };
             if !woken && until == deadline {
                 return Ok(Vec::new());
             }
         }
+    }
+
+    /// Takes a place in line before the first look, so that no arrival goes unseen.
+    pub(super) fn place(
+        &self,
+        request: &ReceiveRequest,
+        filter: &TagFilter,
+    ) -> Result<Place, Declined> {
+        if self.waiters.waiting() >= WAITING_MAX {
+            return Err(Declined::Busy);
+        }
+        // Only a leader's state makes "does not exist" true.
+        if !self.serving() {
+            return Err(Declined::NotLeader);
+        }
+        let (topic, queues) = self
+            .group
+            .read(|state| state.topic(&request.topic).map(|topic| (topic.id, topic.queues)))
+            .ok_or(Declined::NoTopic)?;
+        let group = self
+            .group
+            .read(|state| state.group(&request.group).map(|group| group.id))
+            .ok_or(Declined::NoGroup)?;
+        let desk = self.desks.desk(group, topic);
+        let normal = filter.normal();
+        self.subscriptions.touch(group, topic, &normal, self.env.clock.monotonic());
+        let waiter = self.waiters.join(topic, group, &normal);
+        Ok(Place { group, topic, queues, desk, normal, waiter })
     }
 
     async fn take(
@@ -197,7 +199,7 @@ impl Broker {
             subscription_version,
             takes,
         };
-        let outcome = self.lane.submit(Delivery::Checkout(checkout)).await;
+        let outcome = self.lane.submit(Delivery::Checkout(checkout), self.default_deadline()).await;
         if outcome.is_ok() {
             reservation.idle -= offered;
         }
@@ -260,7 +262,7 @@ impl Broker {
     }
 
     /// A queue or a record that cannot be read ends this replica; another one serves the client.
-    fn storage(&self, error: &dyn std::fmt::Display) -> Declined {
+    pub(super) fn storage(&self, error: &dyn std::fmt::Display) -> Declined {
         self.group.storage_failed(error);
         Declined::Unavailable { reason: error.to_string(), outcome_unknown: false }
     }
@@ -294,7 +296,7 @@ impl Broker {
             offset: granted.offset,
             visible: granted.unit.visible,
             attempt: granted.attempt,
-            handle: handle::sign(&name, key),
+            handle: handle::sign(self.id, &name, key),
         })
     }
 
@@ -326,6 +328,17 @@ impl Broker {
         }
         Ok(delivered)
     }
+}
+
+/// Where a poll stands: what it asks for, as the leader knows it.
+pub(super) struct Place {
+    pub(super) group: GroupId,
+    pub(super) topic: TopicId,
+    pub(super) queues: u32,
+    pub(super) desk: Arc<Mutex<Desk>>,
+    /// The filter's normal text.
+    pub(super) normal: String,
+    pub(super) waiter: Waiter,
 }
 
 #[derive(Default)]

@@ -13,6 +13,8 @@ use crate::command::{Coded, CommandError, Reader, Writer};
 pub(super) enum Question {
     /// To the leader: a long poll.
     Receive(ReceiveRequest),
+    /// To the leader: say when there is something that this poll would get.
+    Watch(ReceiveRequest),
     /// To anyone: where it stands, once it has applied `at_least`.
     Status { at_least: Option<LogIndex>, units: bool },
     /// To the leader: consumers that live on the asking node.
@@ -51,6 +53,7 @@ pub(super) enum Declined {
 const RECEIVE: u8 = 1;
 const STATUS: u8 = 2;
 const SEEN: u8 = 3;
+const WATCH: u8 = 4;
 
 impl Question {
     pub(super) fn encode(&self) -> Bytes {
@@ -58,6 +61,10 @@ impl Question {
         match self {
             Self::Receive(request) => {
                 writer.u8(RECEIVE);
+                write_receive(&mut writer, request);
+            }
+            Self::Watch(request) => {
+                writer.u8(WATCH);
                 write_receive(&mut writer, request);
             }
             Self::Status { at_least, units } => {
@@ -77,6 +84,7 @@ impl Question {
         let mut reader = Reader::new(bytes);
         let question = match reader.u8()? {
             RECEIVE => Self::Receive(read_receive(&mut reader)?),
+            WATCH => Self::Watch(read_receive(&mut reader)?),
             STATUS => Self::Status {
                 at_least: reader.option(|reader| reader.u64().map(LogIndex::new))?,
                 units: reader.bool()?,
@@ -113,6 +121,21 @@ fn read_receive(reader: &mut Reader) -> Result<ReceiveRequest, CommandError> {
         attempt_id: reader.option(Reader::string)?,
         poll: Millis::new(reader.u64()?).duration(),
     })
+}
+
+/// Whether there is something; any refusal is a reason to ask again.
+pub(super) fn encode_watched(result: &Result<bool, Declined>) -> Bytes {
+    let mut writer = Writer::new();
+    writer.option(result.as_ref().ok(), |writer, ready| writer.bool(*ready));
+    writer.finish()
+}
+
+/// `None` when the asked node could not watch.
+pub(super) fn decode_watched(bytes: Bytes) -> Result<Option<bool>, CommandError> {
+    let mut reader = Reader::new(bytes);
+    let ready = reader.option(Reader::bool)?;
+    reader.end()?;
+    Ok(ready)
 }
 
 pub(super) fn encode_parcels(result: &Result<Vec<Parcel>, Declined>) -> Bytes {

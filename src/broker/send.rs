@@ -2,15 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use tokio::time::Instant;
-
-use crate::base::{Millis, QueueId, TopicName};
+use crate::base::{QueueId, TopicName};
+use crate::broker::Replica;
 use crate::broker::api::{SendRequest, Sent};
 use crate::broker::error::{KindConflict, KindNotYet, LimitError, NoTopic, SendError};
-use crate::broker::propose::{unavailable, unexpected};
-use crate::broker::{Broker, Inner};
+use crate::broker::propose::{send_error, unexpected};
+use crate::broker::replica::Inner;
 use crate::command::{Command, Publish, PublishItem, Published, Refusal, Reply};
-use crate::machine::DEDUP_WINDOW;
 use crate::message::{
     Message, MessageIdHash, MessageKind, body_crc, encode_record, group_hash, tag_hash,
 };
@@ -18,30 +16,25 @@ use crate::message::{
 /// What one request may carry, in bytes of records; one request is one entry.
 pub(super) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024 + 64 * 1024;
 
-/// How long one send is tried at most. A repetition is known as one only within the dedup window,
-/// so a proposal that is sent again after a change of leader must not outlive it.
-const SEND_TIME_MAX: Millis = Millis::from_secs(20);
-const _: () = assert!(SEND_TIME_MAX.get() < DEDUP_WINDOW.get());
-
 /// What apply has to know of the topic a request goes to.
 struct Target {
     topic: crate::base::TopicId,
     queue: QueueId,
 }
 
-impl Broker {
+impl Replica {
     /// All messages of the request are one entry: all become visible, or none.
-    pub async fn send(&self, mut request: SendRequest) -> Result<Vec<Sent>, SendError> {
-        assert!(!request.messages.is_empty(), "the protocol refuses empty requests");
-        request.deadline = request.deadline.min(Instant::now() + SEND_TIME_MAX.duration());
+    pub(super) async fn send(&self, request: &SendRequest) -> Result<Vec<Sent>, SendError> {
+        let bytes = request.messages.iter().map(|message| message.body.len()).sum();
+        self.group.has_room(bytes).map_err(|error| send_error(&error))?;
         self.resolve_topic(&request.topic, request.deadline).await?;
-        match self.publish(&request).await {
+        match self.publish(request).await {
             // This replica may still know the topic that was deleted before one of the same name
             // was made.
             Err(SendError::NoTopic(_)) => {
                 self.catch_up().await?;
                 self.resolve_topic(&request.topic, request.deadline).await?;
-                self.publish(&request).await
+                self.publish(request).await
             }
             outcome => outcome,
         }
@@ -66,7 +59,7 @@ impl Inner {
         let items = self.items(request, target.queue)?;
         let publish = Publish { topic: target.topic, dedup: true, items };
         let reply = self.group.propose(Command::Publish(publish), request.deadline).await;
-        match reply.map_err(|error| SendError::Unavailable(unavailable(&error)))? {
+        match reply.map_err(|error| send_error(&error))? {
             Reply::Published(published) => Ok(sent(request, &published)),
             Reply::Refused(Refusal::NoTopic { .. }) => {
                 Err(NoTopic { topic: request.topic.clone() }.into())

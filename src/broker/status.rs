@@ -5,9 +5,10 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 use crate::base::{LogIndex, Millis, NodeId};
+use crate::broker::Replica;
 use crate::broker::api::{GroupStatus, NodeStatus};
 use crate::broker::remote::Question;
-use crate::broker::{Broker, Inner};
+use crate::broker::replica::Inner;
 use crate::command::{Command, CommandError, Reader, Reply, Writer};
 use crate::raft::Member;
 
@@ -29,18 +30,18 @@ pub(super) struct OwnStatus {
     units_hash: Option<u64>,
 }
 
-impl Broker {
+impl Replica {
     /// Writes an audit entry, so that all state hashes are those of one index. Without a leader
     /// the replicas are still asked, and the hashes are left out. `units` also reads and hashes
     /// every queue unit.
-    pub async fn cluster_status(&self, units: bool) -> GroupStatus {
+    pub(super) async fn status(&self, units: bool) -> GroupStatus {
         let audit = match self.group.propose(Command::Audit, self.default_deadline()).await {
             Ok(Reply::Audited { index, .. }) => Some(index),
             _ => None,
         };
         let members = self.group.members();
         let nodes = join_all(members.iter().map(|member| self.member_status(member, audit, units)));
-        GroupStatus { group: self.options.group.clone(), audit, nodes: nodes.await }
+        GroupStatus { group: self.name.clone(), audit, nodes: nodes.await }
     }
 }
 

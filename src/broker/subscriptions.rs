@@ -8,9 +8,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::base::{GroupId, TopicId};
-use crate::broker::Inner;
 use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::remote::Declined;
+use crate::broker::replica::Inner;
 use crate::command::{Command, Refusal, Reply, Subscribe};
 
 /// A filter that nobody used for this long no longer keeps messages from being skipped.

@@ -3,10 +3,11 @@
 use tokio::time::Instant;
 
 use crate::base::{QueueId, TopicName};
-use crate::broker::api::{NewTopic, QueueInfo, TopicInfo};
+use crate::broker::Replica;
+use crate::broker::api::{NewTopic, QueueInfo, TopicPart};
 use crate::broker::error::{LimitError, NoTopic, TopicError, Unavailable};
 use crate::broker::propose::{unavailable, unexpected};
-use crate::broker::{Broker, Inner};
+use crate::broker::replica::Inner;
 use crate::command::{Command, CreateTopic, Refusal, Reply};
 use crate::machine::{QUEUES_MAX, State, Topic};
 use crate::message::MessageKind;
@@ -14,16 +15,16 @@ use crate::message::MessageKind;
 /// Topics that one answer lists at most.
 pub(super) const PAGE_MAX: usize = 1000;
 
-impl Broker {
-    /// Makes a topic; making it again with the same settings changes nothing.
-    pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicInfo, TopicError> {
-        self.propose_topic(&topic, self.default_deadline()).await?;
-        self.topic(&topic.name).await
+impl Replica {
+    pub(super) async fn create_topic(
+        &self,
+        topic: &NewTopic,
+        deadline: Instant,
+    ) -> Result<(), TopicError> {
+        self.propose_topic(topic, deadline).await
     }
 
-    /// Its messages are gone with it; a topic of the same name made later starts empty.
-    pub async fn delete_topic(&self, name: &TopicName) -> Result<(), TopicError> {
-        self.catch_up().await?;
+    pub(super) async fn delete_topic(&self, name: &TopicName) -> Result<(), TopicError> {
         let topic = self
             .group
             .read(|state| state.topic(name).map(|topic| topic.id))
@@ -37,42 +38,34 @@ impl Broker {
     }
 
     /// Topics by name, from the one behind `after`, at most `limit`, and never more than 1000.
-    pub async fn topics(
+    pub(super) fn topics(
         &self,
         after: Option<&TopicName>,
         limit: usize,
-    ) -> Result<Vec<TopicInfo>, Unavailable> {
-        self.catch_up().await?;
-        Ok(self.group.read(|state| {
-            state
-                .topics()
-                .filter(|topic| after.is_none_or(|after| topic.name > *after))
-                .take(limit.min(PAGE_MAX))
-                .map(|topic| info(state, topic))
-                .collect()
-        }))
+    ) -> Vec<(TopicName, TopicPart)> {
+        self.group.read(|state| {
+            let page = state.topics_after(after).take(limit.min(PAGE_MAX));
+            page.map(|topic| (topic.name.clone(), self.part_of_topic(state, topic))).collect()
+        })
     }
 
-    pub async fn topic(&self, name: &TopicName) -> Result<TopicInfo, TopicError> {
-        self.catch_up().await?;
-        self.group
-            .read(|state| state.topic(name).map(|topic| info(state, topic)))
-            .ok_or_else(|| NoTopic { topic: name.clone() }.into())
+    pub(super) fn topic(&self, name: &TopicName) -> Option<TopicPart> {
+        self.group.read(|state| state.topic(name).map(|topic| self.part_of_topic(state, topic)))
     }
-}
 
-fn info(state: &State, topic: &Topic) -> TopicInfo {
-    let queue = |queue| QueueInfo {
-        queue,
-        start: state.queue_start(topic.id, queue),
-        end: state.queue_end(topic.id, queue),
-    };
-    TopicInfo {
-        id: topic.id,
-        name: topic.name.clone(),
-        kinds: topic.kinds.clone(),
-        created: topic.created,
-        queues: (0..topic.queues).map(QueueId::new).map(queue).collect(),
+    fn part_of_topic(&self, state: &State, topic: &Topic) -> TopicPart {
+        let queue = |queue| QueueInfo {
+            queue,
+            start: state.queue_start(topic.id, queue),
+            end: state.queue_end(topic.id, queue),
+        };
+        TopicPart {
+            broker_group: self.name.clone(),
+            id: topic.id,
+            kinds: topic.kinds.clone(),
+            created: topic.created,
+            queues: (0..topic.queues).map(QueueId::new).map(queue).collect(),
+        }
     }
 }
 
@@ -85,22 +78,30 @@ impl Inner {
             .map_err(|error| Unavailable { reason: error.to_string(), outcome_unknown: false })
     }
 
+    /// Whether the topic exists here. Only the leader's word makes "no" true, so it is asked when
+    /// this replica does not know the topic.
+    pub(super) async fn find_topic(
+        &self,
+        name: &TopicName,
+        deadline: Instant,
+    ) -> Result<bool, TopicError> {
+        if self.knows_topic(name) {
+            return Ok(true);
+        }
+        tokio::time::timeout_at(deadline, self.catch_up()).await.map_err(|_| Unavailable {
+            reason: "no leader answered before the request's deadline".into(),
+            outcome_unknown: false,
+        })??;
+        Ok(self.knows_topic(name))
+    }
+
     /// The topic exists here afterwards, made on first use where the profile says so.
     pub(super) async fn resolve_topic(
         &self,
         name: &TopicName,
         deadline: Instant,
     ) -> Result<(), TopicError> {
-        let exists = || self.group.read(|state| state.topic(name).is_some());
-        if exists() {
-            return Ok(());
-        }
-        // This replica may be behind; only the leader's word makes "does not exist" true.
-        tokio::time::timeout_at(deadline, self.catch_up()).await.map_err(|_| Unavailable {
-            reason: "no leader answered before the request's deadline".into(),
-            outcome_unknown: false,
-        })??;
-        if exists() {
+        if self.find_topic(name, deadline).await? {
             return Ok(());
         }
         if !self.options.create_on_use {
@@ -110,13 +111,16 @@ impl Inner {
             name: name.clone(),
             queues: self.options.queues_on_use,
             kinds: vec![MessageKind::Normal],
+            broker_groups: Vec::new(),
         };
         match self.propose_topic(&topic, deadline).await {
             // Somebody made it otherwise in the meantime: it exists, which is what was asked.
             Ok(()) | Err(TopicError::Differs { .. }) => {}
             Err(error) => return Err(error),
         }
-        self.catch_up().await?;
+        if !self.knows_topic(name) {
+            self.catch_up().await?;
+        }
         Ok(())
     }
 

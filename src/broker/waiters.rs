@@ -14,16 +14,17 @@ use crate::base::{GroupId, TopicId};
 /// Members of one group that want the same of one topic wait in one line, first come first served.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Line {
-    topic: TopicId,
     group: GroupId,
     filter: String,
 }
 
+type Queue = VecDeque<(u64, Arc<Notify>)>;
+
 #[derive(Debug, Default)]
 struct Lines {
-    by_line: HashMap<Line, VecDeque<(u64, Arc<Notify>)>>,
-    /// Which lines exist for a topic, so that an arrival finds them without a scan of all.
-    of_topic: HashMap<TopicId, Vec<Line>>,
+    /// By topic first, so that an arrival walks the lines of its topic and copies nothing. No line
+    /// is empty, and no topic is without a line.
+    of_topic: HashMap<TopicId, HashMap<Line, Queue>>,
     next_ticket: u64,
     waiting: usize,
 }
@@ -38,6 +39,7 @@ pub(super) struct Waiters {
 #[derive(Debug)]
 pub(super) struct Waiter {
     waiters: Waiters,
+    topic: TopicId,
     line: Line,
     ticket: u64,
     notify: Arc<Notify>,
@@ -45,49 +47,47 @@ pub(super) struct Waiter {
 
 impl Waiters {
     pub(super) fn join(&self, topic: TopicId, group: GroupId, filter: &str) -> Waiter {
-        let line = Line { topic, group, filter: filter.to_owned() };
+        let line = Line { group, filter: filter.to_owned() };
         let notify = Arc::new(Notify::new());
         let mut lines = self.lines.lock();
         let ticket = lines.next_ticket;
         lines.next_ticket += 1;
         lines.waiting += 1;
-        let queue = lines.by_line.entry(line.clone()).or_default();
+        let queue = lines.of_topic.entry(topic).or_default().entry(line.clone()).or_default();
         queue.push_back((ticket, notify.clone()));
-        if queue.len() == 1 {
-            lines.of_topic.entry(topic).or_default().push(line.clone());
-        }
-        Waiter { waiters: self.clone(), line, ticket, notify }
+        Waiter { waiters: self.clone(), topic, line, ticket, notify }
     }
 
     /// `count` messages of a topic became visible: in each line at most as many wake up.
     pub(super) fn arrived(&self, topic: TopicId, count: usize) {
         let mut lines = self.lines.lock();
-        for line in lines.of_topic.get(&topic).cloned().unwrap_or_default() {
-            lines.wake(&line, count);
+        for queue in lines.of_topic.get_mut(&topic).into_iter().flat_map(HashMap::values_mut) {
+            wake(queue, count);
         }
     }
 
     /// `count` messages came back to a group.
     pub(super) fn ready(&self, group: GroupId, topic: TopicId, count: usize) {
         let mut lines = self.lines.lock();
-        for line in lines.of_topic.get(&topic).cloned().unwrap_or_default() {
+        for (line, queue) in lines.of_topic.get_mut(&topic).into_iter().flatten() {
             if line.group == group {
-                lines.wake(&line, count);
+                wake(queue, count);
             }
         }
     }
 
     /// Everyone looks again: leadership moved, or a topic or group is gone.
     pub(super) fn wake_all(&self) {
-        for (_, notify) in self.lines.lock().by_line.values().flatten() {
+        let lines = self.lines.lock();
+        for (_, notify) in lines.of_topic.values().flat_map(HashMap::values).flatten() {
             notify.notify_one();
         }
     }
 
     /// Whether some member of the group waits with this filter.
     pub(super) fn has(&self, group: GroupId, topic: TopicId, filter: &str) -> bool {
-        let line = Line { topic, group, filter: filter.to_owned() };
-        self.lines.lock().by_line.contains_key(&line)
+        let line = Line { group, filter: filter.to_owned() };
+        self.lines.lock().of_topic.get(&topic).is_some_and(|lines| lines.contains_key(&line))
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -95,31 +95,33 @@ impl Waiters {
     }
 }
 
+/// Wakes the first `count` of a line and sends them to its end, so that the next arrival wakes
+/// others while these are busy.
+fn wake(queue: &mut Queue, count: usize) {
+    for _ in 0..count.min(queue.len()) {
+        let Some((ticket, notify)) = queue.pop_front() else { break };
+        notify.notify_one();
+        queue.push_back((ticket, notify));
+    }
+}
+
 impl Lines {
-    /// Wakes the first `count` of a line and sends them to its end, so that the next arrival wakes
-    /// others while these are busy.
-    fn wake(&mut self, line: &Line, count: usize) {
-        let Some(queue) = self.by_line.get_mut(line) else { return };
-        for _ in 0..count.min(queue.len()) {
-            let Some((ticket, notify)) = queue.pop_front() else { break };
-            notify.notify_one();
-            queue.push_back((ticket, notify));
-        }
+    fn queue(&mut self, topic: TopicId, line: &Line) -> Option<&mut Queue> {
+        self.of_topic.get_mut(&topic)?.get_mut(line)
     }
 
-    fn leave(&mut self, line: &Line, ticket: u64) {
-        let Some(queue) = self.by_line.get_mut(line) else { return };
+    fn leave(&mut self, topic: TopicId, line: &Line, ticket: u64) {
+        let queue = self.queue(topic, line).expect("a line lasts as long as somebody waits in it");
         queue.retain(|(other, _)| *other != ticket);
+        let is_empty = queue.is_empty();
         self.waiting -= 1;
-        if !queue.is_empty() {
+        if !is_empty {
             return;
         }
-        self.by_line.remove(line);
-        if let Some(all) = self.of_topic.get_mut(&line.topic) {
-            all.retain(|other| other != line);
-            if all.is_empty() {
-                self.of_topic.remove(&line.topic);
-            }
+        let lines = self.of_topic.get_mut(&topic).expect("the line was found in it");
+        lines.remove(line);
+        if lines.is_empty() {
+            self.of_topic.remove(&topic);
         }
     }
 }
@@ -133,7 +135,7 @@ impl Waiter {
     /// There is more than this waiter took: the next in line may look.
     pub(super) fn pass_on(&self) {
         let mut lines = self.waiters.lines.lock();
-        let Some(queue) = lines.by_line.get_mut(&self.line) else { return };
+        let Some(queue) = lines.queue(self.topic, &self.line) else { return };
         let Some(at) = queue.iter().position(|(ticket, _)| *ticket != self.ticket) else { return };
         if let Some((ticket, notify)) = queue.remove(at) {
             notify.notify_one();
@@ -145,11 +147,13 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         let mut lines = self.waiters.lines.lock();
-        lines.leave(&self.line, self.ticket);
+        lines.leave(self.topic, &self.line, self.ticket);
         // A wake-up may have reached this waiter while it was busy, or stopped listening. Wake-ups
         // are given under the lock, so none comes after this look.
-        if self.notify.notified().now_or_never().is_some() {
-            lines.wake(&self.line, 1);
+        if self.notify.notified().now_or_never().is_some()
+            && let Some(queue) = lines.queue(self.topic, &self.line)
+        {
+            wake(queue, 1);
         }
     }
 }
@@ -207,9 +211,7 @@ mod tests {
         assert!(is_woken(&stays));
         drop(stays);
         assert_eq!(waiters.waiting(), 0);
-        assert!(
-            waiters.lines.lock().by_line.is_empty() && waiters.lines.lock().of_topic.is_empty()
-        );
+        assert!(waiters.lines.lock().of_topic.is_empty());
     }
 
     #[test]

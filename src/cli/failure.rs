@@ -14,6 +14,10 @@ use super::up::UpError;
 pub(super) enum Failure {
     #[error(transparent)]
     Client(#[from] ClientError),
+    #[error("topic {name}: {source} ({before} of the topics before it exist)")]
+    TopicOfMany { name: String, before: usize, source: ClientError },
+    #[error("line {line} of {}: {why}", path.display())]
+    Line { path: PathBuf, line: usize, why: String },
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]

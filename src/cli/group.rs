@@ -9,10 +9,11 @@ use crate::client::GroupInfo;
 use super::Ask;
 use super::failure::Failure;
 use super::output::{Output, Table};
+use super::pages::{self, Part};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Group {
-    /// Create a consumer group, or change one that exists.
+    /// Create a consumer group. One that exists keeps its values.
     Create {
         #[arg(value_parser = group_name)]
         name: GroupName,
@@ -24,15 +25,20 @@ pub(super) enum Group {
         /// RocketMQ's table of delay levels.
         #[arg(long, value_name = "TIMES", value_delimiter = ',', value_parser = millis)]
         backoff: Vec<u64>,
+        /// Where to create it: broker groups, separated by commas. By default in all.
+        #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+        broker_groups: Vec<String>,
         #[command(flatten)]
         ask: Ask,
     },
-    /// List all consumer groups.
+    /// List consumer groups, sorted by name.
     List {
         #[command(flatten)]
+        part: Part,
+        #[command(flatten)]
         ask: Ask,
     },
-    /// Show how far a consumer group is.
+    /// Show how far a consumer group is in each broker group, and how the broker groups differ.
     Describe {
         #[arg(value_parser = group_name)]
         name: GroupName,
@@ -68,17 +74,22 @@ pub(super) fn millis(text: &str) -> Result<u64, String> {
 impl Group {
     pub(super) async fn run(self, output: &Output) -> Result<(), Failure> {
         match self {
-            Self::Create { name, attempts, backoff, ask } => {
-                let group = ask.client().await?.create_group(&name, attempts, &backoff).await?;
+            Self::Create { name, attempts, backoff, broker_groups, ask } => {
+                let client = ask.client().await?;
+                let group = client.create_group(&name, attempts, &backoff, &broker_groups).await?;
                 output.show(&group, |group| list(std::slice::from_ref(group)));
+                output.differences(&group.differences);
             }
-            Self::List { ask } => {
-                let groups = ask.client().await?.groups().await?;
-                output.show(groups.as_slice(), list);
+            Self::List { part, ask } => {
+                let client = ask.client().await?;
+                let page = async |after, limit| client.groups(after, limit).await;
+                let name = |group: &GroupInfo| group.name.clone();
+                pages::list(output, part, page, (list, name)).await?;
             }
             Self::Describe { name, ask } => {
                 let group = ask.client().await?.group(&name).await?;
                 output.show(&group, progress);
+                output.differences(&group.differences);
             }
             Self::Delete { name, ask } => {
                 ask.client().await?.delete_group(&name).await?;
@@ -94,28 +105,36 @@ impl Group {
 
 fn list(groups: &[GroupInfo]) -> Table {
     let row = |group: &GroupInfo| {
-        let ready: u64 = group.topics.iter().map(|topic| topic.ready).sum();
-        let in_flight: u64 = group.topics.iter().map(|topic| topic.in_flight).sum();
+        let topics = || group.parts.iter().flat_map(|part| &part.topics);
+        let ready: u64 = topics().map(|topic| topic.ready).sum();
+        let in_flight: u64 = topics().map(|topic| topic.in_flight).sum();
+        let attempts = group.parts.iter().map(|part| part.attempts_max).max().unwrap_or_default();
+        let places: Vec<_> = group.parts.iter().map(|part| part.broker_group.as_str()).collect();
         [
             group.name.clone(),
-            group.attempts_max.to_string(),
+            attempts.to_string(),
             ready.to_string(),
             in_flight.to_string(),
+            places.join(","),
         ]
     };
-    Table::new(["GROUP", "ATTEMPTS", "READY", "IN FLIGHT"], groups.iter().map(row))
+    let head = ["GROUP", "ATTEMPTS", "READY", "IN FLIGHT", "BROKER GROUPS"];
+    Table::new(head, groups.iter().map(row))
 }
 
 fn progress(group: &GroupInfo) -> Table {
-    let rows = group.topics.iter().map(|topic| {
+    let all =
+        group.parts.iter().flat_map(|part| part.topics.iter().map(move |topic| (part, topic)));
+    let rows = all.map(|(part, topic)| {
         [
             group.name.clone(),
+            part.broker_group.clone(),
             topic.topic.clone(),
             topic.ready.to_string(),
             topic.in_flight.to_string(),
         ]
     });
-    Table::new(["GROUP", "TOPIC", "READY", "IN FLIGHT"], rows)
+    Table::new(["GROUP", "BROKER GROUP", "TOPIC", "READY", "IN FLIGHT"], rows)
 }
 
 #[cfg(test)]

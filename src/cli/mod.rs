@@ -15,6 +15,7 @@ mod group;
 mod inspect;
 mod message;
 mod output;
+mod pages;
 mod serve;
 mod topic;
 mod up;
@@ -135,15 +136,21 @@ mod tests {
             "up",
             "up --nodes 3 --data d --base-port 9000 --restart --output json",
             "serve --config f --check",
+            "serve --role name-server --set listen.grpc=0.0.0.0:1",
+            "serve --role node --config f",
             "serve --config f --set node.id=2 --set listen.grpc=0.0.0.0:1",
             "config example",
             "topic create NAME --queues 4 --type normal --endpoint h:1",
             "topic create NAME --type fifo",
+            "topic create ONE TWO THREE --from f",
+            "topic create --from - --queues 4",
+            "topic list --after NAME --limit 100",
             "topic list --output json",
             "topic describe NAME",
             "topic delete NAME",
             "group create NAME --attempts 3 --backoff 1s,10s",
             "group list",
+            "group list --after NAME --limit 1",
             "group describe NAME",
             "group delete NAME",
             "message send --topic t --body b --tag x --key a --key b --property k=v --count 3",
@@ -154,6 +161,7 @@ mod tests {
             "bench consume --topic t --prefill 0",
             "bench e2e --endpoint h:1 --stay",
             "bench raft --in-flight 1",
+            "bench consumers --count 1000 --topics 10 --sharing 5 --process 1 --process 2",
             "inspect log DIR --from 3 --limit 10 --commands",
         ] {
             let words = line.split(' ').map(str::to_owned);
@@ -167,6 +175,8 @@ mod tests {
         for line in [
             "topic create a/b",
             "topic create NAME --queues 0",
+            "topic create",
+            "topic list --limit 0",
             "topic create NAME --type odd",
             "message send --topic t",
             "message send --topic t --body b --body-file f",

@@ -51,8 +51,12 @@ impl Output {
     }
 
     pub(super) fn json<T: Serialize + ?Sized>(self, value: &T) {
-        let text = serde_json::to_string_pretty(value).expect("our values have text keys only");
-        write(&mut io::stdout(), &format!("{text}\n"));
+        write(&mut io::stdout(), &format!("{}\n", pretty(value)));
+    }
+
+    /// For a list that is printed in parts; see [`Pages`].
+    pub(super) fn pages(self) -> Pages {
+        Pages { format: self.format, begun: false, widths: Vec::new() }
     }
 
     /// One line of text on standard output.
@@ -65,9 +69,68 @@ impl Output {
         write(&mut io::stderr(), &format!("{note}\n"));
     }
 
+    /// How the broker groups differ, for people; JSON has it in the result.
+    pub(super) fn differences(self, differences: &[String]) {
+        if self.is_json() {
+            return;
+        }
+        for difference in differences {
+            self.note(format_args!("broker groups differ: {difference}"));
+        }
+    }
+
     pub(super) fn failure(self, failure: &impl Display) {
         write(&mut io::stderr(), &format!("raftmq: {failure}\n"));
     }
+}
+
+/// A list that is printed page by page and is one table, or one JSON array, in the end. Columns
+/// grow with the pages: what is printed already does not move.
+#[derive(Debug)]
+pub(super) struct Pages {
+    format: Format,
+    begun: bool,
+    widths: Vec<usize>,
+}
+
+impl Pages {
+    /// `table` has the rows of these `items`.
+    pub(super) fn add<T: Serialize>(&mut self, items: &[T], table: Table) {
+        let text = self.text(items, &table);
+        write(&mut io::stdout(), &text);
+    }
+
+    fn text<T: Serialize>(&mut self, items: &[T], table: &Table) -> String {
+        match self.format {
+            Format::Table => {
+                let head = !std::mem::replace(&mut self.begun, true);
+                table.text(head, &mut self.widths)
+            }
+            Format::Json if items.is_empty() => String::new(),
+            Format::Json => {
+                let start = if std::mem::replace(&mut self.begun, true) { ",\n" } else { "[\n" };
+                let page = pretty(items);
+                let inner = page.strip_prefix("[\n").and_then(|page| page.strip_suffix("\n]"));
+                format!("{start}{}", inner.expect("a pretty array has a line for each bracket"))
+            }
+        }
+    }
+
+    pub(super) fn end(self) {
+        write(&mut io::stdout(), self.end_text());
+    }
+
+    fn end_text(self) -> &'static str {
+        match (self.format, self.begun) {
+            (Format::Table, _) => "",
+            (Format::Json, true) => "\n]\n",
+            (Format::Json, false) => "[]\n",
+        }
+    }
+}
+
+fn pretty<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string_pretty(value).expect("our values have text keys only")
 }
 
 /// A reader that went away (`| head`) is no failure.
@@ -90,21 +153,36 @@ impl Table {
     }
 }
 
-impl Display for Table {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut widths: Vec<usize> = self.head.iter().map(|cell| cell.len()).collect();
+impl Table {
+    /// The lines, columns at least as wide as `widths`, which grow to what is needed.
+    fn text(&self, head: bool, widths: &mut Vec<usize>) -> String {
+        widths.resize(self.head.len(), 0);
+        for (width, cell) in widths.iter_mut().zip(&self.head) {
+            *width = (*width).max(cell.len());
+        }
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
             }
         }
+        let mut text = String::new();
         let mut line = |cells: &mut dyn Iterator<Item = &str>| {
             let padded: Vec<String> =
-                cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-            writeln!(f, "{}", padded.join("  ").trim_end())
+                cells.zip(&*widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            text.push_str(padded.join("  ").trim_end());
+            text.push('\n');
         };
-        line(&mut self.head.iter().copied())?;
-        self.rows.iter().try_for_each(|row| line(&mut row.iter().map(String::as_str)))
+        if head {
+            line(&mut self.head.iter().copied());
+        }
+        self.rows.iter().for_each(|row| line(&mut row.iter().map(String::as_str)));
+        text
+    }
+}
+
+impl Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text(true, &mut Vec::new()))
     }
 }
 
@@ -122,5 +200,29 @@ mod tests {
         let rows = [["a".to_owned(), "1".to_owned()], ["längere".to_owned(), "22".to_owned()]];
         let text = Table::new(["NAME", "N"], rows).to_string();
         assert_eq!(text, "NAME     N\na        1\nlängere  22\n");
+    }
+
+    fn names(names: &[&str]) -> Table {
+        Table::new(["NAME"], names.iter().map(|name| [(*name).to_owned()]))
+    }
+
+    #[test]
+    fn pages_are_one_table_or_one_array() {
+        for (format, end) in [(Format::Table, "NAME\na\nb\nlonger\n"), (Format::Json, "")] {
+            let mut pages = Output::new(format).pages();
+            let mut text = String::new();
+            for page in [&["a", "b"][..], &[], &["longer"]] {
+                text += &pages.text(page, &names(page));
+            }
+            text += pages.end_text();
+            if format == Format::Table {
+                assert_eq!(text, end);
+            } else {
+                let read: Vec<String> = serde_json::from_str(&text).unwrap();
+                assert_eq!(read, ["a", "b", "longer"]);
+                assert_eq!(text, format!("{}\n", pretty(&read)), "as if it were printed at once");
+            }
+        }
+        assert_eq!(Output::new(Format::Json).pages().end_text(), "[]\n");
     }
 }

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use tracing_subscriber::EnvFilter;
 
@@ -13,13 +13,27 @@ use crate::node::{self, Load, NodeError};
 use super::failure::Failure;
 use super::output::Output;
 
+/// What the process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Role {
+    /// A node with replicas, and a name server among them.
+    Node,
+    /// Only a name server: brokers that list it in broker.name_servers register with it, and it
+    /// tells clients where topics are. It keeps no data.
+    NameServer,
+}
+
 /// A flag (--set) wins over an environment variable (RAFTMQ_SECTION__KEY), which wins over the
 /// file. `raftmq config example` prints a file with all settings.
 #[derive(Debug, Args)]
 pub(super) struct Serve {
-    /// The configuration file.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    /// The configuration file. A name server reads [listen] and [tls] only, and may do without.
+    #[arg(long, value_name = "FILE", required_unless_present = "role")]
+    #[arg(required_if_eq("role", "node"))]
+    config: Option<PathBuf>,
+    /// What to be.
+    #[arg(long, value_enum, default_value_t = Role::Node)]
+    role: Role,
     /// A setting that wins over the file; may be given several times.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
@@ -39,18 +53,38 @@ const LOG_DEFAULT: &str = "info,openraft=error";
 
 impl Serve {
     pub(super) fn run(self, output: &Output) -> Result<(), Failure> {
-        let config = Sources::gather(&self.config, &self.settings)?.load()?;
-        if self.check {
-            checked(&config, output);
-            return Ok(());
+        let file = self.config.clone().unwrap_or_default();
+        let sources = Sources::gather(&file, &self.settings)?;
+        match self.role {
+            Role::Node => {
+                let config = sources.load()?;
+                if self.check {
+                    checked(&config, output);
+                    return Ok(());
+                }
+                let load = self.load;
+                self.run_here(node::run(config, load))
+            }
+            Role::NameServer => {
+                let config = sources.load_name_server()?;
+                if self.check {
+                    let value = json!({ "role": "name-server" });
+                    output.done(&value, "the configuration of a name server is valid");
+                    return Ok(());
+                }
+                self.run_here(node::run_name_server(config))
+            }
         }
+    }
+
+    fn run_here(self, work: impl Future<Output = Result<(), NodeError>>) -> Result<(), Failure> {
         if let Some(parent) = self.with_parent {
             node::end_with_parent(parent)?;
         }
         log_to_stderr();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.map_err(Failure::Runtime)?;
-        let ended: Result<(), NodeError> = runtime.block_on(node::run(config, self.load));
+        let ended = runtime.block_on(work);
         // Work on other threads that still waits has nobody left to answer to.
         runtime.shutdown_background();
         Ok(ended?)

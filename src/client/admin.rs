@@ -1,27 +1,53 @@
 //! Calls of `raftmq.v1.Admin`.
 
+use futures::{Stream, StreamExt};
+
 use crate::base::{GroupName, TopicName};
 use crate::wire::raftmq as v1;
 
 use super::error::ClientError;
-use super::values::{BrokerGroupStatus, GroupInfo, GroupTopic, NodeStatus, QueueInfo, TopicInfo};
+use super::values::{
+    BrokerGroupStatus, GroupInfo, GroupPart, GroupTopic, NodeStatus, Page, QueueInfo, TopicInfo,
+    TopicPart, TopicShape,
+};
 use super::{CALL_TIMEOUT, Client};
 
-/// Names in one page of a list.
-const PAGE: u32 = 1000;
+/// Creations under way at a time. Each is one entry of the log; together they share its syncs.
+const CREATIONS: usize = 64;
 
 impl Client {
-    /// Creates a topic; `queues` 0 and no kinds stand for the broker's own choice.
+    /// Creates a topic; `queues` 0 and no kinds stand for the broker's own choice, no broker groups
+    /// for all.
     pub async fn create_topic(
         &self,
         name: &TopicName,
         queues: u32,
         kinds: &[String],
+        broker_groups: &[String],
     ) -> Result<TopicInfo, ClientError> {
-        let request =
-            v1::CreateTopicRequest { name: name.to_string(), queues, kinds: kinds.to_vec() };
+        let request = v1::CreateTopicRequest {
+            name: name.to_string(),
+            queues,
+            kinds: kinds.to_vec(),
+            broker_groups: broker_groups.to_vec(),
+        };
         let request = self.request(request, CALL_TIMEOUT);
         Ok(topic(self.admin().create_topic(request).await?.into_inner()))
+    }
+
+    /// Creates topics of one shape, many at a time over this connection; the answers come in the
+    /// order of the names, each with its name.
+    pub fn create_topics<'a>(
+        &'a self,
+        names: impl Stream<Item = TopicName> + 'a,
+        shape: TopicShape<'a>,
+    ) -> impl Stream<Item = (TopicName, Result<TopicInfo, ClientError>)> + 'a {
+        let create = move |name: TopicName| async move {
+            let TopicShape { queues, kinds, broker_groups } = shape;
+            let created = self.create_topic(&name, queues, kinds, broker_groups).await;
+            (name, created)
+        };
+        names.map(create).buffered(CREATIONS)
     }
 
     pub async fn delete_topic(&self, name: &TopicName) -> Result<(), ClientError> {
@@ -30,20 +56,16 @@ impl Client {
         Ok(())
     }
 
-    /// All topics, sorted by name.
-    pub async fn topics(&self) -> Result<Vec<TopicInfo>, ClientError> {
-        let mut topics: Vec<TopicInfo> = Vec::new();
-        loop {
-            let after = topics.last().map(|topic| topic.name.clone());
-            let request = v1::ListTopicsRequest { after, limit: PAGE };
-            let request = self.request(request, CALL_TIMEOUT);
-            let page = self.admin().list_topics(request).await?.into_inner();
-            let more = page.more && !page.topics.is_empty();
-            topics.extend(page.topics.into_iter().map(topic));
-            if !more {
-                return Ok(topics);
-            }
-        }
+    /// Topics sorted by name, from the one behind `after`; at most `limit`, and at most what the
+    /// broker puts into one page.
+    pub async fn topics(
+        &self,
+        after: Option<String>,
+        limit: u32,
+    ) -> Result<Page<TopicInfo>, ClientError> {
+        let request = self.request(v1::ListTopicsRequest { after, limit }, CALL_TIMEOUT);
+        let page = self.admin().list_topics(request).await?.into_inner();
+        Ok(Page { items: page.topics.into_iter().map(topic).collect(), more: page.more })
     }
 
     pub async fn topic(&self, name: &TopicName) -> Result<TopicInfo, ClientError> {
@@ -53,17 +75,19 @@ impl Client {
     }
 
     /// Creates a consumer group; `attempts_max` 0 and no back-off stand for the broker's own
-    /// choice. Back-off in milliseconds.
+    /// choice, no broker groups for all. Back-off in milliseconds.
     pub async fn create_group(
         &self,
         name: &GroupName,
         attempts_max: u32,
         backoff: &[u64],
+        broker_groups: &[String],
     ) -> Result<GroupInfo, ClientError> {
         let request = v1::CreateGroupRequest {
             name: name.to_string(),
             attempts_max,
             backoff: backoff.to_vec(),
+            broker_groups: broker_groups.to_vec(),
         };
         let request = self.request(request, CALL_TIMEOUT);
         Ok(group(self.admin().create_group(request).await?.into_inner()))
@@ -75,20 +99,15 @@ impl Client {
         Ok(())
     }
 
-    /// All consumer groups, sorted by name.
-    pub async fn groups(&self) -> Result<Vec<GroupInfo>, ClientError> {
-        let mut groups: Vec<GroupInfo> = Vec::new();
-        loop {
-            let after = groups.last().map(|group| group.name.clone());
-            let request = v1::ListGroupsRequest { after, limit: PAGE };
-            let request = self.request(request, CALL_TIMEOUT);
-            let page = self.admin().list_groups(request).await?.into_inner();
-            let more = page.more && !page.groups.is_empty();
-            groups.extend(page.groups.into_iter().map(group));
-            if !more {
-                return Ok(groups);
-            }
-        }
+    /// Consumer groups sorted by name, as [`Self::topics`].
+    pub async fn groups(
+        &self,
+        after: Option<String>,
+        limit: u32,
+    ) -> Result<Page<GroupInfo>, ClientError> {
+        let request = self.request(v1::ListGroupsRequest { after, limit }, CALL_TIMEOUT);
+        let page = self.admin().list_groups(request).await?.into_inner();
+        Ok(Page { items: page.groups.into_iter().map(group).collect(), more: page.more })
     }
 
     pub async fn group(&self, name: &GroupName) -> Result<GroupInfo, ClientError> {
@@ -109,12 +128,17 @@ impl Client {
 fn topic(topic: v1::Topic) -> TopicInfo {
     let queue =
         |queue: v1::Queue| QueueInfo { queue: queue.queue, start: queue.start, end: queue.end };
+    let part = |part: v1::TopicPart| TopicPart {
+        broker_group: part.broker_group,
+        id: part.id,
+        kinds: part.kinds,
+        created: part.created,
+        queues: part.queues.into_iter().map(queue).collect(),
+    };
     TopicInfo {
-        id: topic.id,
         name: topic.name,
-        kinds: topic.kinds,
-        created: topic.created,
-        queues: topic.queues.into_iter().map(queue).collect(),
+        parts: topic.parts.into_iter().map(part).collect(),
+        differences: topic.differences,
     }
 }
 
@@ -124,13 +148,18 @@ fn group(group: v1::Group) -> GroupInfo {
         ready: topic.ready,
         in_flight: topic.in_flight,
     };
+    let part = |part: v1::GroupPart| GroupPart {
+        broker_group: part.broker_group,
+        id: part.id,
+        attempts_max: part.attempts_max,
+        backoff: part.backoff,
+        created: part.created,
+        topics: part.topics.into_iter().map(topic).collect(),
+    };
     GroupInfo {
-        id: group.id,
         name: group.name,
-        attempts_max: group.attempts_max,
-        backoff: group.backoff,
-        created: group.created,
-        topics: group.topics.into_iter().map(topic).collect(),
+        parts: group.parts.into_iter().map(part).collect(),
+        differences: group.differences,
     }
 }
 

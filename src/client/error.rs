@@ -1,5 +1,7 @@
 //! Why a call gave no answer, or not the wished one.
 
+use crate::wire::rocketmq::Code;
+
 /// One error for all calls: what to do depends on who failed, not on the call.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -19,6 +21,11 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Whether the broker had too much to do, and did nothing of what was asked.
+    pub fn is_overload(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if *code == i32::from(Code::TooManyRequests))
+    }
+
     /// Whether it named something that does not exist.
     pub fn is_not_found(&self) -> bool {
         match self {

@@ -52,20 +52,15 @@ impl Client {
         take: &Take,
         queue: v2::MessageQueue,
     ) -> Result<Vec<Received>, ClientError> {
-        let request = v2::ReceiveMessageRequest {
-            group: Some(resource(take.group.as_str())),
-            message_queue: Some(queue),
-            filter_expression: Some(v2::FilterExpression {
-                r#type: v2::FilterType::Tag.into(),
-                expression: take.filter.clone(),
-            }),
-            batch_size: i32::try_from(take.max).unwrap_or(i32::MAX),
-            invisible_duration: Some(wire_duration(take.invisible)),
-            auto_renew: false,
-            long_polling_timeout: Some(wire_duration(take.wait)),
-            attempt_id: Some(format!("{:016x}{:016x}", random(), random())),
-        };
-        let request = self.request(request, take.wait + CALL_TIMEOUT);
+        self.receive(receive_request(take, queue, false), take.wait).await
+    }
+
+    pub(super) async fn receive(
+        &self,
+        request: v2::ReceiveMessageRequest,
+        wait: Duration,
+    ) -> Result<Vec<Received>, ClientError> {
+        let request = self.request(request, wait + CALL_TIMEOUT);
         let mut answers = self.messaging().receive_message(request).await?.into_inner();
         let mut received = Vec::new();
         let mut status = None;
@@ -136,7 +131,30 @@ impl Client {
     }
 }
 
-fn accepted(status: Option<v2::Status>) -> Result<(), ClientError> {
+/// With `auto_renew` the broker chooses how long the messages stay hidden, and extends it.
+pub(super) fn receive_request(
+    take: &Take,
+    queue: v2::MessageQueue,
+    auto_renew: bool,
+) -> v2::ReceiveMessageRequest {
+    v2::ReceiveMessageRequest {
+        group: Some(resource(take.group.as_str())),
+        message_queue: Some(queue),
+        filter_expression: Some(tags(&take.filter)),
+        batch_size: i32::try_from(take.max).unwrap_or(i32::MAX),
+        invisible_duration: (!auto_renew).then(|| wire_duration(take.invisible)),
+        auto_renew,
+        long_polling_timeout: Some(wire_duration(take.wait)),
+        attempt_id: Some(format!("{:016x}{:016x}", random(), random())),
+    }
+}
+
+pub(super) fn tags(expression: &str) -> v2::FilterExpression {
+    let r#type = v2::FilterType::Tag.into();
+    v2::FilterExpression { r#type, expression: expression.to_owned() }
+}
+
+pub(super) fn accepted(status: Option<v2::Status>) -> Result<(), ClientError> {
     let status = status.ok_or(ClientError::Incomplete { what: "a status" })?;
     if status.code == i32::from(v2::Code::Ok) {
         return Ok(());
@@ -145,7 +163,7 @@ fn accepted(status: Option<v2::Status>) -> Result<(), ClientError> {
     Err(ClientError::Refused { code: status.code, name, text: status.message })
 }
 
-fn resource(name: &str) -> v2::Resource {
+pub(super) fn resource(name: &str) -> v2::Resource {
     v2::Resource { resource_namespace: String::new(), name: name.to_owned() }
 }
 

@@ -1,7 +1,7 @@
 //! Our own client: what the command line asks a broker, over the protocols that brokers serve.
 //!
 //! What it is: [`Client`], one connection to one node; on it [`Producer`], which sends with a window
-//! over several connections, and [`SimpleConsumer`]. Messages go by `apache.rocketmq.v2`, the
+//! over several connections, [`SimpleConsumer`] and [`PushConsumer`]. Messages go by `apache.rocketmq.v2`, the
 //! rest by `raftmq.v1.Admin`. Its values derive serde, because the command line prints them.
 //! Promises: an `Ok` is what the broker said, and a refusal carries its code and text; nothing is
 //! repeated on its own account, so an unknown outcome stays visible.
@@ -11,6 +11,8 @@ mod admin;
 mod error;
 mod messages;
 mod producer;
+mod push_consumer;
+mod registrar;
 mod simple_consumer;
 mod values;
 
@@ -26,10 +28,12 @@ use crate::wire::rocketmq::messaging_service_client::MessagingServiceClient;
 
 pub use error::ClientError;
 pub use producer::Producer;
+pub use push_consumer::{PushConsumer, Pushed};
+pub use registrar::Registrar;
 pub use simple_consumer::SimpleConsumer;
 pub use values::{
-    BrokerGroupStatus, Draft, GroupInfo, GroupTopic, NodeStatus, QueueInfo, Received, RouteQueue,
-    SentMessage, Take, TopicInfo,
+    BrokerGroupStatus, Draft, GroupInfo, GroupTopic, NodeStatus, Page, QueueInfo, Received,
+    RouteQueue, SentMessage, Take, TopicInfo, TopicPart, TopicShape,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.
@@ -60,9 +64,12 @@ impl Client {
             .connect()
             .await
             .map_err(unreachable)?;
+        Ok(Self { channel, id: Self::fresh_id() })
+    }
+
+    fn fresh_id() -> MetadataValue<Ascii> {
         let id = format!("raftmq@{}@{:016x}", std::process::id(), random());
-        let id = id.try_into().expect("digits and letters are a header value");
-        Ok(Self { channel, id })
+        id.try_into().expect("digits and letters are a header value")
     }
 
     fn messaging(&self) -> MessagingServiceClient<Channel> {
@@ -77,8 +84,14 @@ impl Client {
 
     /// A request with the headers that every rpc carries.
     fn request<T>(&self, message: T, timeout: Duration) -> Request<T> {
-        let mut request = Request::new(message);
+        let mut request = self.request_without_end(message);
         request.set_timeout(timeout);
+        request
+    }
+
+    /// The same for a stream that lasts as long as both sides want.
+    fn request_without_end<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
         let headers = request.metadata_mut();
         headers.insert("x-mq-client-id", self.id.clone());
         headers.insert("x-mq-language", MetadataValue::from_static("RUST"));

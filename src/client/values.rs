@@ -65,10 +65,36 @@ pub struct RouteQueue {
     pub address: String,
 }
 
+/// What topics are to be like that are created together.
+#[derive(Clone, Copy, Debug)]
+pub struct TopicShape<'a> {
+    pub queues: u32,
+    pub kinds: &'a [String],
+    /// None stands for all.
+    pub broker_groups: &'a [String],
+}
+
+/// A part of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Whether something may follow behind the last of `items`.
+    pub more: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopicInfo {
-    pub id: u64,
     pub name: String,
+    /// One for each broker group that has the topic.
+    pub parts: Vec<TopicPart>,
+    /// In words, how the broker groups differ.
+    pub differences: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TopicPart {
+    pub broker_group: String,
+    pub id: u64,
     pub kinds: Vec<String>,
     /// Milliseconds since 1970-01-01T00:00:00Z.
     pub created: u64,
@@ -84,8 +110,17 @@ pub struct QueueInfo {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupInfo {
-    pub id: u64,
     pub name: String,
+    /// One for each broker group that has the consumer group.
+    pub parts: Vec<GroupPart>,
+    /// In words, how the broker groups differ.
+    pub differences: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupPart {
+    pub broker_group: String,
+    pub id: u64,
     pub attempts_max: u32,
     /// Milliseconds.
     pub backoff: Vec<u64>,

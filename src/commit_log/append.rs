@@ -18,6 +18,10 @@ use crate::env::Clock;
 /// A buffer that grew beyond this is given back after the call.
 const BUFFER_KEPT: usize = 8 << 20;
 
+const PAGE: u64 = 4096;
+/// Each time that so much was added, the upkeep looks whether zeros are needed ahead.
+const UPKEEP_STEP: u64 = 1 << 20;
+
 /// Frames that go into one segment by one write.
 struct Part {
     segment: Arc<Segment>,
@@ -71,6 +75,17 @@ fn seal(frames: &mut [Frame], mut before: Before, clock: &dyn Clock) -> Result<(
     Ok(())
 }
 
+/// Fills the last page with zeros where the file has it already. Its pages were written past the
+/// page cache, and one of which a part is written would be read from the disk before.
+fn pad(parts: &[Part], buffer: &mut BytesMut) {
+    let Some(last) = parts.last() else { return };
+    let end = last.len().next_multiple_of(PAGE);
+    if end <= last.segment.reserved {
+        let more = usize::try_from(end - last.len()).expect("less than a page");
+        buffer.resize(buffer.len() + more, 0);
+    }
+}
+
 impl Shared {
     pub(super) fn append(
         &self,
@@ -87,19 +102,25 @@ impl Shared {
         let buffer = &mut writer.buffer;
         buffer.clear();
         let parts = self.place(&frames, buffer)?;
-        for part in &parts {
-            let written = part.segment.file.write_at(part.offset, &buffer[part.from..part.to]);
+        add(&self.counters.bytes, buffer.len() as u64);
+        pad(&parts, buffer);
+        let ends = parts.iter().skip(1).map(|part| part.from).chain([buffer.len()]);
+        for (part, end) in parts.iter().zip(ends.collect::<Vec<_>>()) {
+            let written = part.segment.file.write_at(part.offset, &buffer[part.from..end]);
             written.map_err(|error| self.stop("a write to the log", &error))?;
         }
         add(&self.counters.appends, 1);
         add(&self.counters.frames, frames.len() as u64);
-        add(&self.counters.bytes, buffer.len() as u64);
         if buffer.capacity() > BUFFER_KEPT {
             *buffer = BytesMut::new();
         }
         let segments: Vec<_> = parts.iter().map(|part| Arc::clone(&part.segment)).collect();
         // The first file of a log has its name since the log was opened.
         let named = parts.len() > 1 || parts[0].offset == 0;
+        let steps = |part: &Part| part.offset / UPKEEP_STEP < part.len() / UPKEEP_STEP;
+        if parts.iter().any(steps) {
+            self.ask_upkeep();
+        }
         self.publish(&frames, parts);
         let through = (frames[last].index, frames[last].term);
         self.queue.push(Task::Append(Appended { through, segments, named, done }));

@@ -186,7 +186,20 @@ impl Frame {
     /// Reads the frame at the front of `bytes`, checks it whole, and tells how many bytes it
     /// takes. The body is a slice of `bytes`. The position is unknown here and stays zero.
     pub fn decode(bytes: &Bytes) -> Result<(Self, usize), FrameError> {
-        let header = Header::check(bytes)?;
+        Ok(Self::of(Header::check(bytes)?, bytes))
+    }
+
+    /// The same for bytes whose checksum was found good before, or was written by this process.
+    pub(super) fn known(bytes: &Bytes) -> Result<(Self, usize), FrameError> {
+        let header = Header::decode(bytes)?;
+        let len = header.frame_len();
+        if len > bytes.len() {
+            return Err(FrameError::Short { need: len, have: bytes.len() });
+        }
+        Ok(Self::of(header, bytes))
+    }
+
+    fn of(header: Header, bytes: &Bytes) -> (Self, usize) {
         let len = header.frame_len();
         let frame = Self {
             index: header.index,
@@ -196,7 +209,7 @@ impl Frame {
             body: bytes.slice(FRAME_HEADER..len),
             position: LogPosition::ZERO,
         };
-        Ok((frame, len))
+        (frame, len)
     }
 
     /// Sets stamp and checksum: done once, by the leader, in index order (rule R2).

@@ -86,6 +86,7 @@ impl CommitLog {
             damage: OnceLock::new(),
             counters: Counters::default(),
             scrub: Mutex::new(LogPosition::ZERO),
+            upkeep_seen: Mutex::new(LogPosition::ZERO),
             upkeep_due: Mutex::new(true),
             upkeep_bell: Condvar::new(),
             closed: false.into(),

@@ -1,4 +1,5 @@
-//! Reads: frames by index, records by position. Nothing that fails its checksum gets out.
+//! Reads: frames by index, records by position. Nothing that fails its checksum gets out; a frame
+//! that this process wrote, or has checked before, is not checked again.
 
 use std::sync::Arc;
 

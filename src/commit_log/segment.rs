@@ -39,6 +39,9 @@ pub(super) struct Segment {
     pub(super) file: Arc<dyn File>,
     /// Frames from here on were written by this run of the program.
     pub(super) written_from: LogIndex,
+    /// The file's length when it was opened: what lies behind the last frame up to here may be
+    /// written over with zeros.
+    pub(super) reserved: u64,
     /// One bit for each frame whose checksum was found good since the program started.
     checked: Mutex<Vec<u64>>,
 }
@@ -51,7 +54,8 @@ impl Segment {
         file: Arc<dyn File>,
         written_from: LogIndex,
     ) -> Self {
-        Self { base, first, path, file, written_from, checked: Mutex::default() }
+        let reserved = file.len().unwrap_or_default();
+        Self { base, first, path, file, written_from, reserved, checked: Mutex::default() }
     }
 
     /// The same file with another first index; only for a segment without frames.
@@ -90,15 +94,31 @@ impl Segment {
         Damage { segment: self.path.clone(), index, position, reason }
     }
 
-    /// Reads and checks `count` frames that lie in `len` bytes from `offset`, in one piece.
+    /// Reads `count` frames that lie in `len` bytes from `offset`, in one piece, and checks those
+    /// that need it.
     pub(super) fn frames(&self, run: Run) -> Result<Vec<Frame>, RunError> {
+        self.read_run(run, |index| self.needs_check(index))
+    }
+
+    /// The same, and checks all of them.
+    pub(super) fn check_all(&self, run: Run) -> Result<(), RunError> {
+        self.read_run(run, |_| true).map(|_| ())
+    }
+
+    fn read_run(
+        &self,
+        run: Run,
+        needs_check: impl Fn(LogIndex) -> bool,
+    ) -> Result<Vec<Frame>, RunError> {
         let bytes = self.bytes(run.offset, run.len, run.first)?;
         let mut frames = Vec::with_capacity(run.count);
         let (mut at, mut index) = (0, run.first);
         while frames.len() < run.count {
             let offset = run.offset + at as u64;
             let damaged = |reason| RunError::Rot(self.damage(index, offset, reason));
-            let (mut frame, len) = Frame::decode(&bytes.slice(at..)).map_err(damaged)?;
+            let rest = bytes.slice(at..);
+            let read = if needs_check(index) { Frame::decode(&rest) } else { Frame::known(&rest) };
+            let (mut frame, len) = read.map_err(damaged)?;
             if frame.index != index {
                 let found = frame.index;
                 return Err(damaged(FrameError::Index { expected: index, found }));

@@ -42,6 +42,8 @@ pub(super) struct Shared {
     pub(super) counters: Counters,
     /// Where the scrub goes on.
     pub(super) scrub: Mutex<LogPosition>,
+    /// Where the log ended when the upkeep last looked.
+    pub(super) upkeep_seen: Mutex<LogPosition>,
     pub(super) upkeep_due: Mutex<bool>,
     pub(super) upkeep_bell: Condvar,
     pub(super) closed: AtomicBool,

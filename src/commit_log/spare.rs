@@ -25,8 +25,10 @@ pub(super) struct Filling {
 
 const READY_NAME: &str = "ready.spare";
 const FILLING_NAME: &str = "filling.spare";
-const ZEROS: usize = 1 << 20;
-/// Filled bytes are synced so often, so that no sync of the log waits behind many of them.
+/// One piece; small, so that no sync of the log waits long behind it.
+const ZEROS: usize = 256 << 10;
+const PAGE: usize = 4096;
+/// Filled bytes are synced so often.
 const SYNC_STEP: u64 = 8 << 20;
 
 impl Spare {
@@ -92,7 +94,11 @@ impl Filling {
         let piece = (bytes - self.filled).min(ZEROS as u64);
         let len = usize::try_from(piece).expect("a piece is at most ZEROS");
         if !self.is_zero(len)? {
-            self.file.write_at(self.filled, &vec![0; len])?;
+            if len.is_multiple_of(PAGE) {
+                self.file.write_zeros(self.filled, len)?;
+            } else {
+                self.file.write_at(self.filled, &vec![0; len])?;
+            }
         }
         self.filled += piece;
         let whole = self.filled == bytes;

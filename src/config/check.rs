@@ -3,13 +3,18 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::base::{ByteSize, Millis, NodeId};
-use crate::commit_log;
+use crate::base::{BrokerGroupName, ByteSize, Millis, NodeId};
+use crate::{commit_log, raft};
 
-use super::address::HostPort;
+use super::address::{HostPort, HostPortError};
 use super::error::RelationError;
-use super::raw::{Raw, RawAdvertise, RawListen, RawLog, RawMember, RawProfile, RawRaft, RawTls};
-use super::{Advertise, Config, Listen, LogSettings, Member, Profile, RaftSettings, TlsFiles};
+use super::raw::{
+    Raw, RawAdvertise, RawBroker, RawListen, RawLog, RawMember, RawProfile, RawRaft, RawTls,
+};
+use super::{
+    Advertise, Config, Listen, LogSettings, Member, NameServerConfig, Profile, RaftSettings,
+    TlsFiles,
+};
 
 /// Raft with more voters is slower and not safer.
 const MEMBERS_MAX: usize = 9;
@@ -22,9 +27,16 @@ const SCRUB_MIN: ByteSize = ByteSize::mib(1);
 const SCRUB_MAX: ByteSize = ByteSize::gib(4);
 const CONNECTIONS_MIN: u32 = 16;
 const CONNECTIONS_MAX: u32 = 1_000_000;
+const UNDER_WAY_MIN: ByteSize = raft::ADMISSION_MIN;
+const UNDER_WAY_MAX: ByteSize = raft::ADMISSION_MAX;
 const HEARTBEAT_MIN: u64 = 10;
 const HEARTBEAT_MAX: u64 = 10_000;
 const ELECTION_MAX: u64 = 60_000;
+
+/// The broker group of a cluster that names none.
+const BROKER_GROUP: &str = "group-0";
+/// Each has its own log, flusher and connections; more of them than disks only cost.
+const BROKER_GROUPS_MAX: usize = 16;
 
 /// RocketMQ's proxy port for gRPC clients; HTTP as RocketMQ's exporters; the peer port is ours.
 pub(super) const GRPC_PORT: u16 = 8081;
@@ -63,12 +75,70 @@ impl TryFrom<Raw> for Config {
             advertise,
             tls: tls(raw.tls)?,
             members,
+            broker_groups: broker_groups(raw.broker.groups)?,
+            name_servers: name_servers(&raw.broker.name_servers.unwrap_or_default())?,
             log: log(&raw.log, profile)?,
             raft: raft(&raw.raft)?,
             create_on_use: raw.broker.create_on_use.unwrap_or(profile == Profile::Dev),
             admin_from_anywhere: raw.admin.from_anywhere.unwrap_or(false),
         })
     }
+}
+
+impl TryFrom<Raw> for NameServerConfig {
+    type Error = RelationError;
+
+    /// A setting of a section that a name server has no use for is refused, like any other that
+    /// nothing reads.
+    fn try_from(raw: Raw) -> Result<Self, RelationError> {
+        let Raw { node, listen: ports, advertise, tls: files, members, log, raft, broker, admin } =
+            raw;
+        let used = [
+            ("node", node.id.is_some() || node.data.is_some() || node.profile.is_some()),
+            ("advertise", advertise.grpc.is_some() || advertise.peer.is_some()),
+            ("members", !members.is_empty()),
+            ("log", log != RawLog::default()),
+            ("raft", raft != RawRaft::default()),
+            ("broker", broker != RawBroker::default()),
+            ("admin", admin.from_anywhere.is_some()),
+        ];
+        match used.into_iter().find(|(_, used)| *used) {
+            Some((section, _)) => Err(RelationError::NotForNameServers { section }),
+            None => Ok(Self { listen: listen(&ports)?, tls: tls(files)? }),
+        }
+    }
+}
+
+fn name_servers(addresses: &[String]) -> Result<Vec<HostPort>, RelationError> {
+    let parse = |address: &String| {
+        let broken = |why: HostPortError| RelationError::NameServer {
+            address: address.clone(),
+            why: why.to_string(),
+        };
+        address.parse().map_err(broken)
+    };
+    addresses.iter().map(parse).collect()
+}
+
+/// Also the names of directories, so that the shell and the disk see each group's own.
+fn broker_groups(raw: Option<Vec<String>>) -> Result<Vec<BrokerGroupName>, RelationError> {
+    let raw = raw.unwrap_or_else(|| vec![BROKER_GROUP.to_owned()]);
+    let count = raw.len();
+    if !(1..=BROKER_GROUPS_MAX).contains(&count) {
+        return Err(RelationError::BrokerGroups { count, max: BROKER_GROUPS_MAX });
+    }
+    let named = raw.iter().map(|name| BrokerGroupName::new(name));
+    let mut names = named.collect::<Result<Vec<_>, _>>().map_err(RelationError::BrokerGroup)?;
+    names.sort();
+    for (at, first) in names.iter().enumerate() {
+        for second in &names[at + 1..] {
+            if first.id() == second.id() {
+                let (first, second) = (first.clone(), second.clone());
+                return Err(RelationError::BrokerGroupTwice { first, second });
+            }
+        }
+    }
+    Ok(names)
 }
 
 fn listed_members(raw: &[RawMember]) -> Result<Vec<Member>, RelationError> {
@@ -235,6 +305,11 @@ fn raft(raw: &RawRaft) -> Result<RaftSettings, RelationError> {
         let (min, max) = (HEARTBEAT_MIN, HEARTBEAT_MAX);
         return Err(RelationError::Heartbeat { value: heartbeat, min, max });
     }
+    let under_way = raw.under_way_bytes.unwrap_or(ByteSize::mib(64));
+    if !(UNDER_WAY_MIN..=UNDER_WAY_MAX).contains(&under_way) {
+        let (value, min, max) = (under_way, UNDER_WAY_MIN, UNDER_WAY_MAX);
+        return Err(RelationError::UnderWay { value, min, max });
+    }
     if election_max > ELECTION_MAX {
         return Err(RelationError::ElectionTooLong { value: election_max, max: ELECTION_MAX });
     }
@@ -248,6 +323,7 @@ fn raft(raw: &RawRaft) -> Result<RaftSettings, RelationError> {
         heartbeat: Millis::new(heartbeat),
         election_min: Millis::new(election_min),
         election_max: Millis::new(election_max),
+        under_way,
     })
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::base::{ByteSize, NodeId};
+use crate::base::{BrokerGroupName, ByteSize, NameError, NodeId};
 
 use super::address::HostPort;
 
@@ -46,6 +46,16 @@ pub enum RelationError {
     MemberTwice { node: NodeId, first: HostPort, second: HostPort },
     #[error("[[members]] gives nodes {first} and {second} the same {what} address {address}")]
     AddressTwice { what: &'static str, address: HostPort, first: NodeId, second: NodeId },
+    #[error("broker.groups has {count} names; allowed is 1 to {max}")]
+    BrokerGroups { count: usize, max: usize },
+    #[error("[{section}] is for brokers; a name server reads [listen] and [tls] only")]
+    NotForNameServers { section: &'static str },
+    #[error("broker.name_servers has {address:?}: {why}")]
+    NameServer { address: String, why: String },
+    #[error("broker.groups: {0}")]
+    BrokerGroup(NameError),
+    #[error("broker.groups names {first} and {second}, which have the same number; rename one")]
+    BrokerGroupTwice { first: BrokerGroupName, second: BrokerGroupName },
     #[error("[[members]] lists {count} nodes; at most {max} vote")]
     TooManyMembers { count: usize, max: usize },
     #[error(
@@ -80,6 +90,8 @@ pub enum RelationError {
         "raft.election_max_ms {election_max} is not above raft.election_min_ms {election_min}; without a spread nodes stand for election together"
     )]
     ElectionSpread { election_min: u64, election_max: u64 },
+    #[error("raft.under_way_bytes is {value}; allowed is {min} to {max}")]
+    UnderWay { value: ByteSize, min: ByteSize, max: ByteSize },
     #[error("raft.election_max_ms is {value}; allowed is up to {max}")]
     ElectionTooLong { value: u64, max: u64 },
 }

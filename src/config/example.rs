@@ -68,8 +68,18 @@ grpc = "broker-3.example.org:8081"
 # heartbeat_ms = 100
 # election_min_ms = 300
 # election_max_ms = 600
+# Requests that may be under way at this node, 16KiB to 1GiB. What drains in a quarter of a second
+# is the bound, if that is less; a send beyond it is refused at once and told when to try again.
+# under_way_bytes = "64MiB"
 
 [broker]
+# The broker groups of the cluster, the same on all nodes: each has a log and a leader of its own,
+# and every node of [[members]] has a replica of each. A name may be added later, not removed. As a
+# flag or variable: names separated by commas.
+# groups = ["group-0"]
+# Peer addresses of name servers that run alone (raftmq serve --role name-server); this node
+# registers with all of them. Every node is a name server itself, so none is needed.
+# name_servers = []
 # Create topics and groups when a client first names them. By default true in "dev" only.
 # create_on_use = false
 
@@ -94,7 +104,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 28);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 31);
         assert_eq!(parse(&uncommented.join("\n")), parse(EXAMPLE));
     }
 }

@@ -18,7 +18,7 @@ mod sources;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::base::{ByteSize, Millis, NodeId};
+use crate::base::{BrokerGroupName, ByteSize, Millis, NodeId};
 
 pub use address::{HostPort, HostPortError};
 pub use error::{ConfigError, OverlayError, RelationError};
@@ -40,12 +40,24 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// All voters with this node among them, sorted by node.
     pub members: Vec<Member>,
+    /// The broker groups of the cluster, all with the same members; sorted, never empty.
+    pub broker_groups: Vec<BrokerGroupName>,
+    /// Peer ports of name servers that run alone; this node registers with all of them.
+    pub name_servers: Vec<HostPort>,
     pub log: LogSettings,
     pub raft: RaftSettings,
     /// Topics and groups come into being when a client first names them.
     pub create_on_use: bool,
     /// Admin calls are answered to any peer, not to loopback peers only.
     pub admin_from_anywhere: bool,
+}
+
+/// Everything that a name server which runs alone is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameServerConfig {
+    pub listen: Listen,
+    /// Without it plaintext only.
+    pub tls: Option<TlsFiles>,
 }
 
 /// A set of defaults.
@@ -113,4 +125,6 @@ pub struct RaftSettings {
     pub heartbeat: Millis,
     pub election_min: Millis,
     pub election_max: Millis,
+    /// Requests that may be under way at this node; more are refused.
+    pub under_way: ByteSize,
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
 use crate::base::ByteSize;
 
@@ -75,7 +75,7 @@ pub(super) struct RawMember {
     pub(super) grpc: HostPort,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawLog {
     #[serde(deserialize_with = "size")]
@@ -86,17 +86,23 @@ pub(super) struct RawLog {
     pub(super) scrub_bytes_per_second: Option<ByteSize>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawRaft {
     pub(super) heartbeat_ms: Option<u64>,
     pub(super) election_min_ms: Option<u64>,
     pub(super) election_max_ms: Option<u64>,
+    #[serde(deserialize_with = "size")]
+    pub(super) under_way_bytes: Option<ByteSize>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawBroker {
+    #[serde(deserialize_with = "names")]
+    pub(super) groups: Option<Vec<String>>,
+    #[serde(deserialize_with = "names")]
+    pub(super) name_servers: Option<Vec<String>>,
     pub(super) create_on_use: Option<bool>,
 }
 
@@ -118,6 +124,33 @@ fn host_port_option<'de, D: Deserializer<'de>>(
 
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
     deserializer.deserialize_any(Size).map(Some)
+}
+
+fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    deserializer.deserialize_any(Names).map(Some)
+}
+
+/// Names are a list, or one text with commas, which is what a variable or a flag can hold.
+struct Names;
+
+impl<'de> Visitor<'de> for Names {
+    type Value = Vec<String>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a list of names, or names separated by commas")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(text.split(',').map(|name| name.trim().to_owned()).collect())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut names = Vec::new();
+        while let Some(name) = seq.next_element()? {
+            names.push(name);
+        }
+        Ok(names)
+    }
 }
 
 /// A size is `"64MiB"` or a plain number of bytes.

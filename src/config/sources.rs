@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::Config;
 use super::error::{ConfigError, OverlayError};
 use super::raw::Raw;
+use super::{Config, NameServerConfig};
 
 /// A setting from outside the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,14 +102,27 @@ impl Sources {
     }
 
     pub fn load(&self) -> Result<Config, ConfigError> {
+        self.parse(&self.read()?)
+    }
+
+    /// The settings of a name server that runs alone. It may do without a file.
+    pub fn load_name_server(&self) -> Result<NameServerConfig, ConfigError> {
+        let text = if self.file.as_os_str().is_empty() { String::new() } else { self.read()? };
+        Ok(NameServerConfig::try_from(self.raw(&text)?)?)
+    }
+
+    fn read(&self) -> Result<String, ConfigError> {
         let path = &self.file;
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
-        self.parse(&text)
+        std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.clone(), source })
     }
 
     /// As [`Sources::load`], with the content of the file at hand.
     pub fn parse(&self, text: &str) -> Result<Config, ConfigError> {
+        Ok(Config::try_from(self.raw(text)?)?)
+    }
+
+    fn raw(&self, text: &str) -> Result<Raw, ConfigError> {
         let not_understood =
             |source| ConfigError::File { path: self.file.clone(), source: Box::new(source) };
         // Read as `Raw` at once, because only this way an error knows line and column.
@@ -118,7 +131,7 @@ impl Sources {
         for overlay in &self.overlays {
             raw = overlay.lay_over(&mut table)?;
         }
-        Ok(Config::try_from(raw)?)
+        Ok(raw)
     }
 }
 
@@ -140,6 +153,20 @@ mod tests {
         assert_eq!(id(vec![]), 1);
         assert_eq!(id(vec![variable.clone()]), 2);
         assert_eq!(id(vec![variable, flag]), 3);
+    }
+
+    #[test]
+    fn a_name_server_reads_ports_and_certificates_and_refuses_the_rest() {
+        let with = |flags: &[&str]| {
+            let overlays = flags.iter().map(|flag| Overlay::from_flag(flag).unwrap()).collect();
+            Sources { file: PathBuf::new(), overlays }.load_name_server()
+        };
+        assert_eq!(with(&["listen.grpc=127.0.0.1:7000"]).unwrap().listen.grpc.port(), 7000);
+        for flag in ["node.id=1", "log.segment_bytes=64MiB", "broker.groups=a"] {
+            let section = flag.split('.').next().unwrap();
+            let error = with(&[flag]).unwrap_err().to_string();
+            assert!(error.contains(&format!("[{section}] is for brokers")), "{error}");
+        }
     }
 
     #[test]

@@ -58,12 +58,25 @@ pub trait Disk: Send + Sync + Debug {
     /// Writes a whole small file so that after a crash either the old or the new content is there:
     /// a temporary neighbour, synced, renamed, and the directory synced.
     fn replace(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        self.replace_by_parts(path, &[content])
+    }
+
+    /// The same for a file whose content lies in several places, and may be large.
+    fn replace_by_parts(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         let temporary = path.with_extension("tmp");
         if self.exists(&temporary) {
             self.remove(&temporary)?;
         }
         let file = self.open(&temporary, Open::Log)?;
-        file.write_at(0, content)?;
+        let (mut at, mut synced) = (0, 0);
+        for part in parts {
+            file.write_at(at, part)?;
+            at += part.len() as u64;
+            if at - synced >= REPLACE_STEP {
+                file.sync_data()?;
+                synced = at;
+            }
+        }
         file.sync_data()?;
         drop(file);
         self.rename(&temporary, path)?;
@@ -72,10 +85,19 @@ pub trait Disk: Send + Sync + Debug {
     }
 }
 
+/// What replaces a file is synced so often, so that no sync of another waits behind all of it.
+const REPLACE_STEP: u64 = 8 << 20;
+
 /// One open file. All methods take positions, so that one handle serves many tasks.
 pub trait File: Send + Sync + Debug {
     /// Writes all of `bytes` at `offset`, growing the file when needed. Not durable by itself.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Writes zeros, past the page cache where the disk can. `offset` and `len` are whole pages of
+    /// 4 KiB, and nothing else is written meanwhile.
+    fn write_zeros(&self, offset: u64, len: usize) -> io::Result<()> {
+        self.write_at(offset, &vec![0; len])
+    }
 
     /// Exactly `len` bytes from `offset`; `UnexpectedEof` beyond the end. Where the disk has maps,
     /// the bytes are lent from the map without a copy and stay valid while they are held, even

@@ -6,7 +6,8 @@
 
 use std::fs::{self, File as StdFile, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use memmap2::{Mmap, MmapOptions, MmapRaw};
 use parking_lot::RwLock;
+use rustix::fs::OFlags;
 
 use crate::base::UtcMillis;
 use crate::env::{Clock, Disk, Entropy, Env, File, Open};
@@ -25,6 +27,8 @@ use crate::env::{Clock, Disk, Entropy, Env, File, Open};
 const MAP_STEP: u64 = 64 << 20;
 /// Zeros are written in pieces of this many bytes.
 const ZEROS: usize = 1 << 20;
+/// What direct writes are aligned to.
+const PAGE: usize = 4096;
 
 /// The disk, clocks and randomness of this machine.
 pub fn env() -> Env {
@@ -213,6 +217,27 @@ impl File for OsFile {
         }
         self.file.write_all_at(bytes, offset)?;
         self.len.fetch_max(offset + bytes.len() as u64, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Zeros that go through the page cache are copied into pages that nobody reads: on a loaded
+    /// node that was the hottest spot of all.
+    fn write_zeros(&self, offset: u64, len: usize) -> io::Result<()> {
+        let zeros = vec![0; len + PAGE];
+        let start = zeros.as_ptr().align_offset(PAGE);
+        let zeros = &zeros[start..start + len];
+        let direct = OFlags::DIRECT.bits().cast_signed();
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let written = OpenOptions::new()
+            .write(true)
+            .custom_flags(direct)
+            .open(path)
+            .and_then(|file| file.write_all_at(zeros, offset));
+        // Not every file system can.
+        if written.is_err() {
+            self.file.write_all_at(zeros, offset)?;
+        }
+        self.len.fetch_max(offset + len as u64, Ordering::AcqRel);
         Ok(())
     }
 

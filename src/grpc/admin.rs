@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 
 use tonic::{Request, Response, Status};
 
-use crate::base::{DELAY_LEVELS, GroupName, Millis, NameError, TopicName};
-use crate::broker::{Broker, GroupInfo, GroupStatus, NewGroup, NewTopic, NodeStatus, TopicInfo};
+use crate::base::{BrokerGroupName, DELAY_LEVELS, GroupName, Millis, NameError, TopicName};
+use crate::broker::{
+    Broker, GroupInfo, GroupPart, GroupStatus, NewGroup, NewTopic, NodeStatus, TopicInfo, TopicPart,
+};
 use crate::message::MessageKind;
 use crate::wire::raftmq as v1;
 
@@ -52,6 +54,7 @@ impl v1::admin_server::Admin for Admin {
             name: topic_name(&request.name)?,
             queues: if request.queues == 0 { QUEUES_DEFAULT } else { request.queues },
             kinds: kinds(&request.kinds)?,
+            broker_groups: broker_groups(&request.broker_groups)?,
         };
         let info = self.broker.create_topic(new).await.map_err(|error| topic_status(&error))?;
         Ok(Response::new(topic(info)))
@@ -137,8 +140,9 @@ impl v1::admin_server::Admin for Admin {
         request: Request<v1::ClusterStatusRequest>,
     ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
         let request = self.allow(request)?;
-        let status = self.broker.cluster_status(request.units).await;
-        Ok(Response::new(v1::ClusterStatusResponse { groups: vec![broker_group(status)] }))
+        let groups = self.broker.cluster_status(request.units).await;
+        let groups = groups.into_iter().map(broker_group).collect();
+        Ok(Response::new(v1::ClusterStatusResponse { groups }))
     }
 }
 
@@ -152,6 +156,10 @@ fn topic_name(name: &str) -> Result<TopicName, Status> {
 
 fn group_name(name: &str) -> Result<GroupName, Status> {
     GroupName::new(name).map_err(bad_name)
+}
+
+fn broker_groups(names: &[String]) -> Result<Vec<BrokerGroupName>, Status> {
+    names.iter().map(|name| BrokerGroupName::new(name).map_err(bad_name)).collect()
 }
 
 fn page(limit: u32) -> usize {
@@ -193,6 +201,7 @@ fn new_group(request: v1::CreateGroupRequest) -> Result<NewGroup, Status> {
             request.attempts_max
         },
         backoff,
+        broker_groups: broker_groups(&request.broker_groups)?,
     })
 }
 
@@ -202,12 +211,17 @@ fn topic(info: TopicInfo) -> v1::Topic {
         start: queue.start.get(),
         end: queue.end.get(),
     };
+    let part = |part: TopicPart| v1::TopicPart {
+        broker_group: part.broker_group.to_string(),
+        id: part.id.get(),
+        kinds: part.kinds.into_iter().map(|kind| kind.name().to_owned()).collect(),
+        created: part.created.get(),
+        queues: part.queues.into_iter().map(queue).collect(),
+    };
     v1::Topic {
-        id: info.id.get(),
         name: info.name.to_string(),
-        kinds: info.kinds.into_iter().map(|kind| kind.name().to_owned()).collect(),
-        created: info.created.get(),
-        queues: info.queues.into_iter().map(queue).collect(),
+        parts: info.parts.into_iter().map(part).collect(),
+        differences: info.differences,
     }
 }
 
@@ -217,13 +231,18 @@ fn group(info: GroupInfo) -> v1::Group {
         ready: topic.ready,
         in_flight: topic.in_flight,
     };
+    let part = |part: GroupPart| v1::GroupPart {
+        broker_group: part.broker_group.to_string(),
+        id: part.id.get(),
+        attempts_max: part.attempts_max,
+        backoff: part.backoff.into_iter().map(Millis::get).collect(),
+        created: part.created.get(),
+        topics: part.topics.into_iter().map(topic).collect(),
+    };
     v1::Group {
-        id: info.id.get(),
         name: info.name.to_string(),
-        attempts_max: info.attempts_max,
-        backoff: info.backoff.into_iter().map(Millis::get).collect(),
-        created: info.created.get(),
-        topics: info.topics.into_iter().map(topic).collect(),
+        parts: info.parts.into_iter().map(part).collect(),
+        differences: info.differences,
     }
 }
 

@@ -140,6 +140,13 @@ pub(super) fn accepted(kinds: &[MessageKind]) -> Vec<i32> {
     kinds.iter().map(|kind| message_type(*kind).into()).collect()
 }
 
+/// What a peer says that a topic takes; numbers that stand for nothing are passed over.
+pub(super) fn kinds(accepted: &[i32]) -> Vec<MessageKind> {
+    const ALL: [MessageKind; 4] =
+        [MessageKind::Normal, MessageKind::Fifo, MessageKind::Delay, MessageKind::Transaction];
+    ALL.into_iter().filter(|kind| accepted.contains(&message_type(*kind).into())).collect()
+}
+
 /// A node as clients see it: a broker of its own name with id 0 and exactly one address.
 pub(super) fn broker(node: BrokerNode) -> v2::Broker {
     let scheme = match node.host.parse::<IpAddr>() {

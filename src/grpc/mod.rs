@@ -11,12 +11,14 @@
 
 mod ack;
 mod admin;
+mod budget;
 mod convert;
 mod ending;
 mod heartbeat;
 mod limits;
 pub mod listener;
 mod metadata;
+pub mod name_server;
 mod observed;
 mod receive;
 mod route;
@@ -37,6 +39,7 @@ use crate::broker::Broker;
 use crate::wire::raftmq::admin_server::AdminServer;
 use crate::wire::rocketmq::messaging_service_server::MessagingServiceServer;
 
+use self::budget::Budgeted;
 use self::listener::Admission;
 use self::service::Messaging;
 use self::telemetry::Streams;
@@ -55,6 +58,8 @@ const STREAMS_MAX: u32 = 1024;
 /// Bytes a client may send ahead, so that a body of 4 MiB takes few round trips.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Bytes of requests that are held at once, over all connections.
+const HELD_BYTES_MAX: usize = 256 << 20;
 /// Bytes of a request's headers.
 const HEADERS_MAX: u32 = 16 << 10;
 /// How long the end of the server waits for streams and connections to end.
@@ -90,9 +95,10 @@ pub async fn serve(
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .add_service(
+        .add_service(Budgeted::new(
             MessagingServiceServer::new(messaging).max_decoding_message_size(REQUEST_BYTES_MAX),
-        )
+            HELD_BYTES_MAX,
+        ))
         .add_service(AdminServer::new(admin));
     let connections = listener::admitted(listener, options.admission, options.tls);
     let mut stop = ending;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::base::Millis;
-use crate::broker::{Broker, ClientKind, Delivered, ReceiveRequest};
+use crate::broker::{Broker, ClientKind, Delivered, ReceiveRequest, leaving};
 use crate::wire::rocketmq::{self as v2, Code, receive_message_response::Content};
 
 use super::ending::Ending;
@@ -128,7 +128,8 @@ async fn poll(broker: &Broker, request: ReceiveRequest, reply: Reply, mut ending
     broker.client_seen(&request.client, client_kind(&request), Some(&request.group));
     let give_up = Instant::now() + request.poll + BROKER_GRACE;
     let (topic, group) = (request.topic.clone(), request.group.clone());
-    let mut receiving = Box::pin(broker.receive(request));
+    let (asker, gone) = leaving();
+    let mut receiving = Box::pin(broker.receive(request, &gone));
     let listens = tokio::select! {
         biased;
         outcome = &mut receiving => {
@@ -149,6 +150,7 @@ async fn poll(broker: &Broker, request: ReceiveRequest, reply: Reply, mut ending
         () = ending.comes() => true,
     };
     // The client is told before the broker is done, or does not listen any more.
+    asker.leave();
     let code = if listens { reply.refuse(nothing()).await } else { CANCELLED };
     let outcome = tokio::select! {
         outcome = receiving => outcome,

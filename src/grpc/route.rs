@@ -30,8 +30,8 @@ pub(super) async fn query_assignment(
     request: v2::QueryAssignmentRequest,
 ) -> Result<v2::QueryAssignmentResponse, Refused> {
     let topic = limits::topic(request.topic.as_ref())?;
-    let group = limits::group(request.group.as_ref())?;
-    let assignment = broker.assignment(&topic, &group).await?;
+    limits::group(request.group.as_ref())?;
+    let assignment = broker.assignment(&topic).await?;
     let mut assignments = assignments(assignment, &request.topic.unwrap_or_default());
     if caller.blocks_on_dial {
         let queues = assignments.iter_mut().filter_map(|entry| entry.message_queue.as_mut());
@@ -42,7 +42,7 @@ pub(super) async fn query_assignment(
 
 /// Every queue on every node. Neighbours in the list are on different nodes, so that a client that
 /// goes through it spreads its requests and retries elsewhere.
-fn queues(route: Route, topic: &v2::Resource) -> Vec<v2::MessageQueue> {
+pub(super) fn queues(route: Route, topic: &v2::Resource) -> Vec<v2::MessageQueue> {
     assert!(!route.nodes.is_empty(), "the node that answers lives");
     let accept_message_types = convert::accepted(&route.kinds);
     let brokers: Vec<_> = route.nodes.into_iter().map(convert::broker).collect();
@@ -58,7 +58,7 @@ fn queues(route: Route, topic: &v2::Resource) -> Vec<v2::MessageQueue> {
 }
 
 /// One entry for each node: any member may take from any queue through any of them.
-fn assignments(assignment: Assignment, topic: &v2::Resource) -> Vec<v2::Assignment> {
+pub(super) fn assignments(assignment: Assignment, topic: &v2::Resource) -> Vec<v2::Assignment> {
     assert!(!assignment.nodes.is_empty(), "the node that answers lives");
     let accept_message_types = convert::accepted(&assignment.kinds);
     let entry = |node| v2::Assignment {
@@ -93,7 +93,7 @@ fn point_at<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{BrokerGroupName, NodeId};
+    use crate::base::NodeId;
     use crate::broker::BrokerNode;
     use crate::message::MessageKind;
 
@@ -114,7 +114,6 @@ mod tests {
     #[test]
     fn a_route_lists_every_queue_on_every_node() {
         let route = Route {
-            group: BrokerGroupName::new("default").unwrap(),
             nodes: nodes(),
             queues: 2,
             kinds: vec![MessageKind::Normal, MessageKind::Fifo],
@@ -152,12 +151,7 @@ mod tests {
     }
     #[test]
     fn every_broker_can_be_where_the_client_asked() {
-        let route = Route {
-            group: BrokerGroupName::new("default").unwrap(),
-            nodes: nodes(),
-            queues: 1,
-            kinds: vec![MessageKind::Normal],
-        };
+        let route = Route { nodes: nodes(), queues: 1, kinds: vec![MessageKind::Normal] };
         let listed = queues(route, &topic());
         let mut pointed = listed.clone();
         point_at(None, pointed.iter_mut());

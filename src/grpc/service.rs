@@ -25,7 +25,7 @@ pub(super) struct Messaging {
 
 /// What all unary rpcs share. Business errors are answers; only a request that nobody waits for any
 /// more is a gRPC error, and no work is done for it.
-async fn unary<Q, A: Answer, W>(
+pub(super) async fn unary<Q, A: Answer, W>(
     rpc: &'static str,
     request: Request<Q>,
     work: impl FnOnce(Caller, Q) -> W,

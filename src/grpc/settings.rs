@@ -132,7 +132,7 @@ mod tests {
 
     fn of_group(name: &GroupName) -> NewGroup {
         let backoff = vec![Millis::from_secs(1), Millis::from_secs(5)];
-        NewGroup { name: name.clone(), attempts_max: 17, backoff }
+        NewGroup { name: name.clone(), attempts_max: 17, backoff, broker_groups: Vec::new() }
     }
 
     fn resource(name: &str) -> v2::Resource {

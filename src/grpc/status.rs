@@ -168,16 +168,27 @@ pub(super) fn topic_status(error: &TopicError) -> tonic::Status {
     match error {
         TopicError::NoTopic(_) => tonic::Status::not_found(error.to_string()),
         TopicError::Differs { .. } => tonic::Status::already_exists(error.to_string()),
-        TopicError::Limit(_) => tonic::Status::invalid_argument(error.to_string()),
+        TopicError::Limit(_) | TopicError::NoBrokerGroup(_) => {
+            tonic::Status::invalid_argument(error.to_string())
+        }
         TopicError::Unavailable(cause) => unavailable(cause),
+        // The code is the cause's, the text also says where.
+        TopicError::At { source, .. } => {
+            tonic::Status::new(topic_status(source).code(), error.to_string())
+        }
     }
 }
 
 pub(super) fn group_status(error: &GroupError) -> tonic::Status {
     match error {
         GroupError::NoGroup(_) => tonic::Status::not_found(error.to_string()),
-        GroupError::Limit(_) => tonic::Status::invalid_argument(error.to_string()),
+        GroupError::Limit(_) | GroupError::NoBrokerGroup(_) => {
+            tonic::Status::invalid_argument(error.to_string())
+        }
         GroupError::Unavailable(cause) => unavailable(cause),
+        GroupError::At { source, .. } => {
+            tonic::Status::new(group_status(source).code(), error.to_string())
+        }
     }
 }
 

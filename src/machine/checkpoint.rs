@@ -93,7 +93,12 @@ impl Checkpoint {
 
     /// What a peer is given: the state without anything local. See [`super::Machine::install`].
     pub fn snapshot(&self) -> Bytes {
-        encode(&self.image, None)
+        let parts = encode(&self.image, None);
+        let mut out = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
+        for part in parts {
+            out.put_slice(&part);
+        }
+        out.freeze()
     }
 
     /// Writes it to disk: first the queue units it counts on, then itself, then older ones go but
@@ -113,7 +118,9 @@ impl Checkpoint {
         self.dirty.iter().try_for_each(|file| file.sync())
     }
 
-    pub(super) fn file_bytes(&self) -> Bytes {
+    /// What the file holds, one part behind the other. Most of it is shared with the state, so that
+    /// a checkpoint takes little memory however large it is.
+    pub(super) fn file_parts(&self) -> Vec<Bytes> {
         encode(&self.image, Some(&self.local))
     }
 }
@@ -160,25 +167,34 @@ impl State {
     }
 }
 
-fn encode(image: &Image, local: Option<&Bytes>) -> Bytes {
-    let mut dedup = Writer::new();
-    image.dedup.write(&mut dedup);
-    let dedup = dedup.finish();
-    let mut out = BytesMut::new();
-    out.put_u32(MAGIC);
-    out.put_u8(VERSION);
-    out.put_bytes(0, 3);
-    let sections = image.sections.iter().map(|(number, bytes)| (*number, bytes));
-    let rest = [(DEDUP, &dedup)].into_iter().chain(local.map(|local| (LOCAL, local)));
-    for (number, bytes) in sections.chain(rest) {
-        out.put_u8(number);
-        out.put_u64(bytes.len() as u64);
-        out.put_slice(bytes);
+fn encode(image: &Image, local: Option<&Bytes>) -> Vec<Bytes> {
+    let mut start = BytesMut::with_capacity(HEADER_BYTES);
+    start.put_u32(MAGIC);
+    start.put_u8(VERSION);
+    start.put_bytes(0, 3);
+    let mut parts = vec![start.freeze()];
+    let mut section = |number: u8, bytes: Vec<Bytes>| {
+        let len: usize = bytes.iter().map(Bytes::len).sum();
+        let mut header = BytesMut::with_capacity(1 + 8);
+        header.put_u8(number);
+        header.put_u64(len as u64);
+        parts.push(header.freeze());
+        parts.extend(bytes);
+    };
+    for (number, bytes) in &image.sections {
+        section(*number, vec![bytes.clone()]);
     }
-    out.put_u8(END);
-    out.put_u64(image.hash());
-    out.put_u32(crc32c::crc32c(&out));
-    out.freeze()
+    section(DEDUP, image.dedup.parts());
+    if let Some(local) = local {
+        section(LOCAL, vec![local.clone()]);
+    }
+    let mut end = BytesMut::with_capacity(TRAILER_BYTES);
+    end.put_u8(END);
+    end.put_u64(image.hash());
+    let before = parts.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));
+    end.put_u32(crc32c::crc32c_append(before, &end));
+    parts.push(end.freeze());
+    parts
 }
 
 /// The sections of a checkpoint whose checksum is right.

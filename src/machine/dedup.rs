@@ -255,15 +255,20 @@ fn read_u64(bytes: &[u8]) -> u64 {
 }
 
 impl DedupImage {
-    pub(super) fn write(&self, writer: &mut Writer) {
-        writer.u64(self.first);
-        writer.u64(self.next);
-        for (bytes, _) in &self.parts {
-            writer.raw(bytes);
-        }
+    pub(super) fn len(&self) -> u64 {
+        self.parts.iter().map(|(bytes, _)| bytes.len() as u64).sum()
     }
 
-    /// A hash of what [`Self::write`] writes, without touching the bytes of full runs again.
+    /// What a checkpoint has: first and next number, then the entries.
+    pub(super) fn parts(&self) -> Vec<Bytes> {
+        let mut writer = Writer::with_capacity(16);
+        writer.u64(self.first);
+        writer.u64(self.next);
+        let entries = self.parts.iter().map(|(bytes, _)| bytes.clone());
+        [writer.finish()].into_iter().chain(entries).collect()
+    }
+
+    /// A hash of what [`Self::parts`] gives, without touching the bytes of full runs again.
     pub(super) fn hash(&self) -> u64 {
         let mut hasher = XxHash3_64::new();
         hasher.write(&self.first.to_be_bytes());
@@ -355,9 +360,7 @@ mod tests {
             send(&mut dedup, id, 1_000);
         }
         let image = dedup.image();
-        let mut writer = Writer::new();
-        image.write(&mut writer);
-        let bytes = writer.finish();
+        let bytes = Bytes::from(image.parts().concat());
         let mut reader = Reader::new(bytes);
         let mut again = Dedup::read(&mut reader, 99).unwrap();
         reader.end().unwrap();

@@ -1,6 +1,7 @@
 //! Consumer groups: names, incarnations, retry rules.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::codec::{read_rows, require, write_rows};
 use super::error::SectionError;
@@ -76,9 +77,16 @@ impl Groups {
         Some(self.by_id.get(id).expect("the name index lists live groups only"))
     }
 
-    /// In the order of names.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Group> {
-        self.by_name.values().filter_map(|id| self.by_id.get(id))
+    /// In the order of names, from the one behind `after`; costs what is taken, wherever it lies.
+    pub(super) fn iter_after(&self, after: Option<&GroupName>) -> impl Iterator<Item = &Group> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let named = self.by_name.range::<GroupName, _>((start, Bound::Unbounded));
+        named.map(|(_, id)| self.by_id.get(id).expect("the name index lists live groups only"))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        assert_eq!(self.by_id.len(), self.by_name.len(), "every group has one name");
+        self.by_id.len()
     }
 
     pub(super) fn write(&self, writer: &mut Writer) {

@@ -16,6 +16,12 @@ pub(super) struct Image {
 }
 
 impl Image {
+    /// About the bytes that a checkpoint of it has.
+    pub(super) fn len(&self) -> u64 {
+        let sections: usize = self.sections.iter().map(|(_, bytes)| bytes.len()).sum();
+        sections as u64 + self.dedup.len()
+    }
+
     /// XXH3 over every section's number, length and bytes, in order, then over the memory of sent
     /// messages. Equal states have equal bytes: tables are ordered, and no field has two forms.
     pub(super) fn hash(&self) -> u64 {

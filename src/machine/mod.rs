@@ -60,11 +60,16 @@ pub use self::topics::Topic;
 /// Sizes on this replica's disk. Nothing here changes what an entry does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Log bytes between two checkpoints; see [`Machine::checkpoint_due`].
+    /// Log bytes between two checkpoints, more when they are large; see
+    /// [`Machine::checkpoint_due`].
     pub checkpoint_bytes: u64,
     /// Extents of 4 KiB in one file of queue units. Holds for files made from now on.
     pub extents_per_file: u32,
 }
+
+/// Between two checkpoints lies so many times the log that one takes: the memory of sent messages
+/// alone may be 50 MB, which would be written for each 64 MiB of log otherwise.
+const SPACING: u64 = 8;
 
 impl Default for Options {
     /// 64 MiB of log between checkpoints, 16 MiB files.
@@ -104,6 +109,8 @@ pub struct Machine {
     opened: Opened,
     /// Where the log ended when the last checkpoint was frozen or loaded.
     checkpointed: LogPosition,
+    /// Log bytes from that one to the next.
+    spacing: u64,
     /// An entry failed half-way.
     ended: bool,
 }
@@ -115,7 +122,8 @@ impl Machine {
         let seed = env.entropy.u64();
         let (store, state, opened) = Store::open(&env.disk, dir, options.extents_per_file, seed)?;
         let checkpointed = state.log_end();
-        Ok(Self { state, store, options, seed, opened, checkpointed, ended: false })
+        let spacing = options.checkpoint_bytes;
+        Ok(Self { state, store, options, seed, opened, checkpointed, spacing, ended: false })
     }
 
     /// How it came up: from which entry, and which checkpoints were passed by.
@@ -147,7 +155,7 @@ impl Machine {
 
     /// Whether enough log has been applied since the last freeze for another checkpoint.
     pub fn checkpoint_due(&self) -> bool {
-        self.state.log_end().get() >= self.checkpointed.get() + self.options.checkpoint_bytes
+        self.state.log_end().get() >= self.checkpointed.get() + self.spacing
     }
 
     /// Copies the state as it is now; `None` before the first entry. Does no I/O.
@@ -158,12 +166,14 @@ impl Machine {
         let floor = self.store.floor();
         let extents = self.state.queues.extents();
         let rounds = extents.rounds().clone();
+        let image = self.state.image();
+        self.spacing = self.options.checkpoint_bytes.max(SPACING * image.len());
         Some(Checkpoint {
             index,
             term,
             stamp: self.state.stamp(),
             log_end: self.state.log_end(),
-            image: self.state.image(),
+            image,
             local: self.state.local_image(floor),
             floor,
             dirty: extents.dirty_files(),

@@ -439,6 +439,7 @@ impl Run {
 
     /// The machine and the model agree on every offset of every group, and on every handle.
     fn compare(&mut self) {
+        let mut hidden = 0;
         for group in GROUPS {
             let QueueView { next, free, ready, in_flight, pending } =
                 self.bench.machine.state().view(group, names::TOPIC, QueueId::new(0));
@@ -446,7 +447,9 @@ impl Run {
             let free = free.iter().flat_map(|(from, to)| from.get()..to.get()).collect();
             let ready = ready.iter().map(|one| (one.offset.get(), one.attempt)).collect();
             assert_eq!((next.get(), free, ready, in_flight), self.model.view(group));
+            hidden += in_flight;
         }
+        assert_eq!(self.bench.machine.state().in_flight(), hidden);
         for handle in self.handles.clone() {
             let live = self.bench.machine.state().handle_state(&handle) == HandleState::Live;
             assert_eq!(live, self.model.live(&handle), "{handle:?}");

@@ -97,9 +97,14 @@ impl State {
         self.topics.get(id).ok()
     }
 
-    /// In the order of names.
-    pub fn topics(&self) -> impl Iterator<Item = &Topic> {
-        self.topics.iter()
+    /// In the order of names, from the one behind `after`, which need not exist. Skips nothing: a
+    /// page costs the same at the end of the list as at its start.
+    pub fn topics_after(&self, after: Option<&TopicName>) -> impl Iterator<Item = &Topic> {
+        self.topics.iter_after(after)
+    }
+
+    pub fn topics_count(&self) -> usize {
+        self.topics.len()
     }
 
     /// Rises when a topic comes or goes.
@@ -115,9 +120,13 @@ impl State {
         self.groups.get(id).ok()
     }
 
-    /// In the order of names.
-    pub fn groups(&self) -> impl Iterator<Item = &Group> {
-        self.groups.iter()
+    /// In the order of names, from the one behind `after`, as [`Self::topics_after`].
+    pub fn groups_after(&self, after: Option<&GroupName>) -> impl Iterator<Item = &Group> {
+        self.groups.iter_after(after)
+    }
+
+    pub fn groups_count(&self) -> usize {
+        self.groups.len()
     }
 
     /// The topics of which a group has been handed anything, or skipped anything.
@@ -178,9 +187,13 @@ impl State {
         self.subscriptions.get(group, topic)
     }
 
-    /// Groups and topics of which a member has ever used a filter.
-    pub fn subscribed(&self) -> impl Iterator<Item = (GroupId, TopicId)> {
-        self.subscriptions.pairs()
+    /// Groups and topics of which a member has ever used a filter, in the order of ids, from the
+    /// pair behind `after`.
+    pub fn subscribed_after(
+        &self,
+        after: Option<(GroupId, TopicId)>,
+    ) -> impl Iterator<Item = (GroupId, TopicId)> {
+        self.subscriptions.pairs_after(after)
     }
 
     /// What an attempt id was granted before and would be served again; `None` when a receive with
@@ -204,6 +217,11 @@ impl State {
         self.deliveries.checkouts_of(group, consumer)
     }
 
+    /// Whether a consumer has messages of a group that it has not settled.
+    pub fn holds(&self, group: GroupId, consumer: &ClientId) -> bool {
+        !self.deliveries.checkouts_of(group, consumer).is_empty()
+    }
+
     /// Auto-renewed checkouts whose time is over before `before`, the most urgent first.
     pub fn renewals(&self, before: UtcMillis) -> Vec<Renewal> {
         self.deliveries.renewals(before)
@@ -216,6 +234,11 @@ impl State {
     /// When the next hidden message becomes due: a tick is to be proposed then, not before.
     pub fn next_due(&self) -> Option<UtcMillis> {
         self.deliveries.next_due()
+    }
+
+    /// Messages of all groups that are with a consumer or wait for a deadline; a number at hand.
+    pub fn in_flight(&self) -> usize {
+        self.deliveries.in_flight()
     }
 
     /// Zero for a topic that does not exist.

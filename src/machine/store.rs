@@ -175,7 +175,9 @@ impl Store {
         checkpoint.sync_units()?;
         self.disk.sync_dir(&self.dir)?;
         let path = self.dir.join(checkpoint_name(index));
-        self.disk.replace(&path, &checkpoint.file_bytes())?;
+        let parts = checkpoint.file_parts();
+        let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
+        self.disk.replace_by_parts(&path, &parts)?;
         gate.newest = Some(index);
         self.prune()?;
         Ok(true)

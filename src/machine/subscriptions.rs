@@ -4,6 +4,7 @@
 //! may want what it skips (rule R4).
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::codec::{read_rows, write_rows};
 use super::error::SectionError;
@@ -69,8 +70,13 @@ impl Subscriptions {
         }
     }
 
-    pub(super) fn pairs(&self) -> impl Iterator<Item = (GroupId, TopicId)> {
-        self.by_pair.keys().copied()
+    /// In the order of ids, from the pair behind `after`.
+    pub(super) fn pairs_after(
+        &self,
+        after: Option<(GroupId, TopicId)>,
+    ) -> impl Iterator<Item = (GroupId, TopicId)> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_pair.range((start, Bound::Unbounded)).map(|(pair, _)| *pair)
     }
 
     pub(super) fn drop_topic(&mut self, topic: TopicId) {

@@ -1,6 +1,7 @@
 //! Topics: names, incarnations, settings.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::codec::{read_rows, require, write_rows};
 use super::error::SectionError;
@@ -124,9 +125,16 @@ impl Topics {
         Some(self.by_id.get(id).expect("the name index lists live topics only"))
     }
 
-    /// In the order of names.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Topic> {
-        self.by_name.values().filter_map(|id| self.by_id.get(id))
+    /// In the order of names, from the one behind `after`; costs what is taken, wherever it lies.
+    pub(super) fn iter_after(&self, after: Option<&TopicName>) -> impl Iterator<Item = &Topic> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let named = self.by_name.range::<TopicName, _>((start, Bound::Unbounded));
+        named.map(|(_, id)| self.by_id.get(id).expect("the name index lists live topics only"))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        assert_eq!(self.by_id.len(), self.by_name.len(), "every topic has one name");
+        self.by_id.len()
     }
 
     /// In the order of ids.

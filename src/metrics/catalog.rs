@@ -23,24 +23,24 @@ macro_rules! catalog {
 }
 
 catalog! {
-    RAFT_ROLE: Gauge "raftmq_raft_role" [] Count
+    RAFT_ROLE: Gauge "raftmq_raft_role" ["broker_group"] Count
         "What this replica is: 0 ended, 1 learner, 2 follower, 3 candidate, 4 leader."
-    RAFT_TERM: Gauge "raftmq_raft_term" [] Count
+    RAFT_TERM: Gauge "raftmq_raft_term" ["broker_group"] Count
         "The Raft term that this replica is in."
 
-    LOG_LAST_INDEX: Gauge "raftmq_log_last_index" [] Count
+    LOG_LAST_INDEX: Gauge "raftmq_log_last_index" ["broker_group"] Count
         "Index of the last entry in this replica's log."
-    LOG_COMMITTED_INDEX: Gauge "raftmq_log_committed_index" [] Count
+    LOG_COMMITTED_INDEX: Gauge "raftmq_log_committed_index" ["broker_group"] Count
         "Index of the last entry that this replica knows to be committed."
-    LOG_APPLIED_INDEX: Gauge "raftmq_log_applied_index" [] Count
+    LOG_APPLIED_INDEX: Gauge "raftmq_log_applied_index" ["broker_group"] Count
         "Index of the last entry that this replica's machine has applied."
-    LOG_BYTES: Counter "raftmq_log_bytes_total" [] Bytes
+    LOG_BYTES: Counter "raftmq_log_bytes_total" ["broker_group"] Bytes
         "Bytes appended to this replica's log since the process started."
-    LOG_APPENDS: Counter "raftmq_log_append_total" [] Count
+    LOG_APPENDS: Counter "raftmq_log_append_total" ["broker_group"] Count
         "Append calls to this replica's log since the process started."
-    LOG_SYNC_SECONDS: Histogram "raftmq_log_sync_seconds" [] Seconds
+    LOG_SYNC_SECONDS: Histogram "raftmq_log_sync_seconds" ["broker_group"] Seconds
         "How long syncing the log to the disk took."
-    LOG_SEGMENTS: Gauge "raftmq_log_segments" [] Count
+    LOG_SEGMENTS: Gauge "raftmq_log_segments" ["broker_group"] Count
         "Segments of this replica's log, spare ones not counted."
 
     MESSAGES_IN: Counter "rocketmq_messages_in_total" ["topic"] Count
@@ -48,11 +48,11 @@ catalog! {
     MESSAGES_OUT: Counter "rocketmq_messages_out_total" ["topic", "consumer_group"] Count
         "Messages of a topic that this node handed to a consumer group, repeated ones included."
 
-    TOPICS: Gauge "raftmq_topics" [] Count
+    TOPICS: Gauge "raftmq_topics" ["broker_group"] Count
         "Topics in this replica's applied state."
-    GROUPS: Gauge "raftmq_groups" [] Count
+    GROUPS: Gauge "raftmq_groups" ["broker_group"] Count
         "Consumer groups in this replica's applied state."
-    IN_FLIGHT_MESSAGES: Gauge "raftmq_in_flight_messages" [] Count
+    IN_FLIGHT_MESSAGES: Gauge "raftmq_in_flight_messages" ["broker_group"] Count
         "Messages handed out and not yet acknowledged, in this replica's applied state."
     RECEIVE_WAITING: Gauge "raftmq_receive_waiting" [] Count
         "Receive requests that wait on this node for a message."

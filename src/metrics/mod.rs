@@ -200,20 +200,20 @@ mod tests {
             describe_all();
             REQUESTS.add(["SendMessage", "OK"], 2);
             REQUESTS.add(["SendMessage", "OK"], 1);
-            LOG_APPENDS.set_total([], 7);
-            RAFT_TERM.set([], 5);
+            LOG_APPENDS.set_total(["g"], 7);
+            RAFT_TERM.set(["g"], 5);
             REQUEST_SECONDS.record(["SendMessage"], Duration::from_millis(3));
-            LOG_SYNC_SECONDS.record_many([], Duration::from_micros(60), 2);
+            LOG_SYNC_SECONDS.record_many(["g"], Duration::from_micros(60), 2);
         });
         let text = handle.render();
         for line in [
             "# TYPE raftmq_requests_total counter",
             "raftmq_requests_total{rpc=\"SendMessage\",code=\"OK\"} 3",
-            "raftmq_log_append_total 7",
-            "raftmq_raft_term 5",
+            "raftmq_log_append_total{broker_group=\"g\"} 7",
+            "raftmq_raft_term{broker_group=\"g\"} 5",
             "raftmq_request_seconds_bucket{rpc=\"SendMessage\",le=\"0.002\"} 0",
             "raftmq_request_seconds_bucket{rpc=\"SendMessage\",le=\"0.005\"} 1",
-            "raftmq_log_sync_seconds_count 2",
+            "raftmq_log_sync_seconds_count{broker_group=\"g\"} 2",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
         }

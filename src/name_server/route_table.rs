@@ -70,6 +70,20 @@ impl RouteTable {
         self.heard.range(of_group).map(|(_, heard)| heard).filter(fresh).map(told).collect()
     }
 
+    /// The nodes that were heard within the expiry, each once, sorted, with what it said of the
+    /// first of its groups that does not leave, or else of its first group.
+    pub fn nodes(&self, now: Duration) -> Vec<&Registration> {
+        let mut nodes: BTreeMap<NodeId, &Registration> = BTreeMap::new();
+        let fresh = self.heard.values().filter(|heard| now < heard.at + self.expiry).map(told);
+        for registration in fresh {
+            let known = nodes.entry(registration.node).or_insert(registration);
+            if known.standing == Standing::Leaves {
+                *known = registration;
+            }
+        }
+        nodes.into_values().collect()
+    }
+
     /// Who leads a group, as far as was heard: the highest term that a live node claimed.
     pub fn leader(&self, group: BrokerGroupId, now: Duration) -> Option<&Registration> {
         let leader = self.leaders.get(&group)?;
@@ -130,6 +144,23 @@ mod tests {
         assert_eq!(live(&table, 3500), [1, 2]);
         table.expire(at(4000));
         assert_eq!(live(&table, 0), [2], "what expired is gone, not only hidden");
+    }
+
+    #[test]
+    fn a_node_of_several_groups_is_told_once() {
+        let mut table = RouteTable::new(EXPIRY);
+        let in_group = |group, standing| Registration {
+            group: BrokerGroupId::new(group),
+            standing,
+            ..says(1, 1, false)
+        };
+        table.register(in_group(7, Standing::Leaves), at(0));
+        table.register(in_group(8, Standing::Leads), at(0));
+        table.register(says(2, 1, false), at(0));
+        let told: Vec<_> =
+            table.nodes(at(0)).iter().map(|told| (told.node.get(), told.standing)).collect();
+        assert_eq!(told, [(1, Standing::Leads), (2, Standing::Follows)]);
+        assert!(table.nodes(at(3000)).is_empty());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::base::BrokerGroupName;
 use crate::grpc::tls::IdentityError;
 use crate::raft;
 
@@ -31,12 +32,12 @@ pub enum NodeError {
     TlsFile { path: PathBuf, source: io::Error },
     #[error("the certificate {} with the key {}: {source}", certificate.display(), key.display())]
     TlsIdentity { certificate: PathBuf, key: PathBuf, source: IdentityError },
-    #[error(transparent)]
-    Open(#[from] raft::OpenError),
-    #[error(transparent)]
-    Start(#[from] raft::StartError),
-    #[error("this replica ended: {reason}")]
-    Replica { reason: String },
+    #[error("broker group {broker_group}: {source}")]
+    Open { broker_group: BrokerGroupName, source: raft::OpenError },
+    #[error("broker group {broker_group}: {source}")]
+    Start { broker_group: BrokerGroupName, source: raft::StartError },
+    #[error("the replica of broker group {broker_group} ended: {reason}")]
+    Replica { broker_group: BrokerGroupName, reason: String },
     #[error("{damage}; this node ends and answers nothing from it")]
     Damaged { damage: String },
     #[error("{task} ended: {reason}")]

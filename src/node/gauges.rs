@@ -5,28 +5,32 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 
-use crate::base::GroupId;
+use crate::base::BrokerGroupName;
 use crate::broker::Broker;
 use crate::commit_log::{LogStats, SYNC_BUCKETS_MICROS};
 use crate::metrics as names;
 use crate::raft::{Group, Role};
 
 use super::DURABILITY;
+use super::hosted::Hosted;
 use super::live::count;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Never ends.
-pub(super) async fn keep(handle: PrometheusHandle, group: Group, broker: Broker) {
+pub(super) async fn keep(handle: PrometheusHandle, groups: Vec<Told>, broker: Broker) {
     names::BUILD_INFO.set([env!("CARGO_PKG_VERSION")], 1);
     names::DURABILITY_MODE.set([DURABILITY], 1);
-    let mut before = LogStats::default();
+    let mut before = vec![LogStats::default(); groups.len()];
     loop {
-        let stats = group.log().stats();
-        log(&group, &before, &stats);
-        before = stats;
-        replica(&group);
-        state(&group);
+        for (Told { name, group }, before) in groups.iter().zip(&mut before) {
+            let name = name.as_str();
+            let stats = group.log().stats();
+            log(name, group, before, &stats);
+            *before = stats;
+            replica(name, group);
+            state(name, group);
+        }
         names::RECEIVE_WAITING.set([], broker.waiting() as u64);
         process();
         handle.run_upkeep();
@@ -34,7 +38,19 @@ pub(super) async fn keep(handle: PrometheusHandle, group: Group, broker: Broker)
     }
 }
 
-fn replica(group: &Group) {
+/// A replica that is told of, and its broker group's name.
+#[derive(Debug)]
+pub(super) struct Told {
+    name: BrokerGroupName,
+    group: Group,
+}
+
+pub(super) fn of(hosted: &[Hosted]) -> Vec<Told> {
+    let told = |hosted: &Hosted| Told { name: hosted.name.clone(), group: hosted.group.clone() };
+    hosted.iter().map(told).collect()
+}
+
+fn replica(name: &str, group: &Group) {
     let status = group.status();
     let role = match status.role {
         Role::Down => 0,
@@ -43,42 +59,37 @@ fn replica(group: &Group) {
         Role::Candidate => 3,
         Role::Leader => 4,
     };
-    names::RAFT_ROLE.set([], role);
-    names::RAFT_TERM.set([], status.term.get());
+    names::RAFT_ROLE.set([name], role);
+    names::RAFT_TERM.set([name], status.term.get());
     for (gauge, index) in [
         (names::LOG_LAST_INDEX, status.last),
         (names::LOG_COMMITTED_INDEX, status.committed),
         (names::LOG_APPLIED_INDEX, status.applied),
     ] {
-        gauge.set([], count(index).saturating_sub(1));
+        gauge.set([name], count(index).saturating_sub(1));
     }
 }
 
-fn state(group: &Group) {
-    let (topics, groups) =
-        group.read(|state| (state.topics().count() as u64, state.groups().count() as u64));
-    names::TOPICS.set([], topics);
-    names::GROUPS.set([], groups);
-    let pairs: Vec<_> = group.read(|state| {
-        let of = |group: GroupId| state.topics_of(group).map(move |topic| (group, topic));
-        state.groups().flat_map(|known| of(known.id)).collect()
-    });
-    // One look for each, because nothing is applied during a look.
-    let lag = |(id, topic)| group.read(|state| state.lag(id, topic).in_flight);
-    names::IN_FLIGHT_MESSAGES.set([], pairs.into_iter().map(lag).sum());
+fn state(name: &str, group: &Group) {
+    // Numbers that the state has at hand, because nothing is applied during a look.
+    let (topics, groups, in_flight) =
+        group.read(|state| (state.topics_count(), state.groups_count(), state.in_flight()));
+    names::TOPICS.set([name], topics as u64);
+    names::GROUPS.set([name], groups as u64);
+    names::IN_FLIGHT_MESSAGES.set([name], in_flight as u64);
 }
 
-fn log(group: &Group, before: &LogStats, stats: &LogStats) {
-    names::LOG_BYTES.set_total([], stats.bytes);
-    names::LOG_APPENDS.set_total([], stats.appends);
-    names::LOG_SEGMENTS.set([], group.log().segments().len() as u64);
+fn log(name: &str, group: &Group, before: &LogStats, stats: &LogStats) {
+    names::LOG_BYTES.set_total([name], stats.bytes);
+    names::LOG_APPENDS.set_total([name], stats.appends);
+    names::LOG_SEGMENTS.set([name], group.log().segments().len() as u64);
     for (at, (count, old)) in stats.sync_buckets.iter().zip(&before.sync_buckets).enumerate() {
         // What took longer than the last bound counts as twice that bound.
         let longest = SYNC_BUCKETS_MICROS[SYNC_BUCKETS_MICROS.len() - 1] * 2;
         let micros = SYNC_BUCKETS_MICROS.get(at).copied().unwrap_or(longest);
         let new = usize::try_from(count - old).unwrap_or(usize::MAX);
         if new > 0 {
-            names::LOG_SYNC_SECONDS.record_many([], Duration::from_micros(micros), new);
+            names::LOG_SYNC_SECONDS.record_many([name], Duration::from_micros(micros), new);
         }
     }
 }

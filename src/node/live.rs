@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::base::{LogIndex, NodeId};
+use crate::base::{BrokerGroupId, LogIndex, NodeId};
 use crate::broker::{BrokerNode, Nodes};
 use crate::config::Config;
 use crate::env::Clock;
 use crate::name_server::{EXPIRY, Registration, RouteTable, Standing};
 use crate::raft::{Leadership, Status};
 
-use super::{GROUP, broker_name};
+use super::broker_name;
+use super::names::node;
 
 /// The name server inside this node, with what it says of itself.
 #[derive(Debug)]
@@ -41,14 +42,19 @@ impl Live {
     }
 
     /// What this node says of itself now.
-    pub(super) fn registration(&self, leadership: Leadership, status: &Status) -> Registration {
+    pub(super) fn registration(
+        &self,
+        group: BrokerGroupId,
+        leadership: Leadership,
+        status: &Status,
+    ) -> Registration {
         Registration {
             node: self.own.node,
             said: u64::try_from(self.clock.monotonic().as_micros()).unwrap_or(u64::MAX),
             name: self.own.name.clone(),
             host: self.own.host.clone(),
             port: self.own.port,
-            group: GROUP,
+            group,
             term: leadership.term,
             standing: match leadership.serving {
                 _ if self.is_leaving() => Standing::Leaves,
@@ -77,17 +83,10 @@ impl Live {
         let now = self.clock.monotonic();
         let table = self.table.lock();
         let others = table
-            .live(GROUP, now)
+            .nodes(now)
             .into_iter()
             .filter(|told| told.node != self.own.node && told.standing != Standing::Leaves);
-        others
-            .map(|told| BrokerNode {
-                node: told.node,
-                name: told.name.clone(),
-                host: told.host.clone(),
-                port: told.port,
-            })
-            .collect()
+        others.map(node).collect()
     }
 
     pub(super) fn register(&self, registration: Registration) {
@@ -98,11 +97,35 @@ impl Live {
     }
 
     /// How many entries the leader said were committed; `None` when it said nothing lately.
-    pub(super) fn committed_by(&self, leader: NodeId) -> Option<u64> {
+    pub(super) fn committed_by(&self, group: BrokerGroupId, leader: NodeId) -> Option<u64> {
         let now = self.clock.monotonic();
         let table = self.table.lock();
-        let live = table.live(GROUP, now);
+        let live = table.live(group, now);
         live.into_iter().find(|told| told.node == leader).map(|told| told.committed)
+    }
+}
+
+/// Who could lead a group, and how many groups each of them leads already.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Leaders {
+    /// Live members of the group that are not about to leave, with the count.
+    pub(super) candidates: Vec<(NodeId, usize)>,
+}
+
+impl Live {
+    /// As far as was heard of these groups.
+    pub(super) fn leaders(&self, group: BrokerGroupId, all: &[BrokerGroupId]) -> Leaders {
+        let now = self.clock.monotonic();
+        let table = self.table.lock();
+        let leads = |node: NodeId| {
+            let led = |group: &&BrokerGroupId| {
+                table.leader(**group, now).is_some_and(|leader| leader.node == node)
+            };
+            all.iter().filter(led).count()
+        };
+        let live = table.live(group, now).into_iter();
+        let stays = live.filter(|told| told.standing != Standing::Leaves);
+        Leaders { candidates: stays.map(|told| (told.node, leads(told.node))).collect() }
     }
 }
 

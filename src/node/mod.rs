@@ -9,26 +9,32 @@
 pub mod certificate;
 mod error;
 mod gauges;
+mod handles;
+mod hosted;
 mod live;
 mod load;
 mod lock;
+mod names;
 mod parent;
 mod peers;
 mod readiness;
 mod run;
 mod scrub;
 mod signals;
+mod spread;
 mod tasks;
 mod tls;
 
 pub use error::NodeError;
+pub use handles::take_all_handles;
 pub use load::{Figures, Load, REPORT, Tally};
+pub use names::run_name_server;
 pub use parent::end_with_parent;
 pub use run::run;
 
 use std::path::PathBuf;
 
-use crate::base::{BrokerGroupId, BrokerGroupName};
+use crate::base::BrokerGroupName;
 use crate::config::Config;
 use crate::{broker, commit_log, machine, raft};
 
@@ -38,27 +44,20 @@ pub const DURABILITY: &str = "majority-fsync";
 /// Queues of a topic that a client's first use creates.
 const QUEUES_ON_USE: u32 = 8;
 
-/// The one broker group of this version.
-const GROUP: BrokerGroupId = BrokerGroupId::new(0);
-
-fn group_name() -> BrokerGroupName {
-    BrokerGroupName::new("group-0").expect("letters, a dash and a digit are a name")
-}
-
 /// What clients see as the broker's name: stable, and another for each node.
 fn broker_name(config: &Config) -> String {
-    format!("{}-node-{}", group_name(), config.node)
+    format!("node-{}", config.node)
 }
 
-fn raft_options(config: &Config) -> raft::Options {
+fn raft_options(config: &Config, name: &BrokerGroupName) -> raft::Options {
     let members = config.members.iter().map(|member| raft::Member {
         node: member.node,
         peer: member.peer.to_string(),
         grpc: member.grpc.to_string(),
     });
-    let defaults = raft::Options::new(config.node, replica_dir(config), members.collect());
+    let defaults = raft::Options::new(config.node, replica_dir(config, name), members.collect());
     raft::Options {
-        group: GROUP,
+        group: name.id(),
         timing: raft::Timing {
             heartbeat: config.raft.heartbeat,
             election_min: config.raft.election_min,
@@ -73,18 +72,19 @@ fn raft_options(config: &Config) -> raft::Options {
             checkpoint_bytes: config.log.checkpoint.get(),
             ..machine::Options::default()
         },
+        admission: config.raft.under_way,
         ..defaults
     }
 }
 
 /// Each broker group that the node hosts has its own directory.
-fn replica_dir(config: &Config) -> PathBuf {
-    config.data.join(group_name().as_str())
+fn replica_dir(config: &Config, name: &BrokerGroupName) -> PathBuf {
+    config.data.join(name.as_str())
 }
 
 fn broker_options(config: &Config) -> broker::Options {
     broker::Options {
-        group: group_name(),
+        node: config.node,
         create_on_use: config.create_on_use,
         queues_on_use: QUEUES_ON_USE,
         store_host: live::store_host(config),

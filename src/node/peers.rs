@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::base::NodeId;
+use crate::base::{BrokerGroupId, NodeId};
 use crate::broker::{ASKED_OF_BROKER, Broker};
 use crate::name_server::Registration;
 use crate::raft::{Asked, Group};
@@ -22,23 +22,25 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// A node that does not answer within this is told again in the next round.
 const TIMEOUT: Duration = Duration::from_millis(700);
 
-/// Answers requests by their first byte. Raft needs it before the broker exists.
+/// Answers one broker group's requests by their first byte. Raft needs it before the broker exists.
 #[derive(Debug)]
 pub(super) struct Desk {
     live: Arc<Live>,
+    id: BrokerGroupId,
     pub(super) broker: OnceLock<Broker>,
     pub(super) group: OnceLock<Group>,
 }
 
 impl Desk {
-    pub(super) fn new(live: Arc<Live>) -> Self {
-        Self { live, broker: OnceLock::new(), group: OnceLock::new() }
+    pub(super) fn new(live: Arc<Live>, id: BrokerGroupId) -> Self {
+        Self { live, id, broker: OnceLock::new(), group: OnceLock::new() }
     }
 
-    fn own(&self) -> Option<Registration> {
+    /// What this node says of itself to the broker group now.
+    pub(super) fn own(&self) -> Option<Registration> {
         let group = self.group.get()?;
         let leadership = *group.leadership().borrow();
-        Some(self.live.registration(leadership, &group.status()))
+        Some(self.live.registration(self.id, leadership, &group.status()))
     }
 }
 
@@ -50,12 +52,14 @@ impl Asked for Desk {
         let question = request.slice(1..);
         match kind {
             ASKED_OF_BROKER => match self.broker.get() {
-                Some(broker) => broker.answer(question).await,
+                Some(broker) => broker.answer(self.id, question).await,
                 None => Bytes::new(),
             },
             ASKED_OF_NAME_SERVER => {
                 match Registration::decode(&question) {
-                    Ok(told) if told.node == from => self.live.register(told),
+                    Ok(told) if told.node == from && told.group == self.id => {
+                        self.live.register(told)
+                    }
                     Ok(told) => {
                         tracing::warn!(%from, told = %told.node, "a node registered another one");
                     }
@@ -74,7 +78,7 @@ pub(super) async fn register(desk: Arc<Desk>, group: Group) {
     let mut leadership = group.leadership();
     loop {
         let now = *leadership.borrow_and_update();
-        let own = desk.live.registration(now, &group.status());
+        let own = desk.live.registration(desk.id, now, &group.status());
         desk.live.register(own.clone());
         let round = async {
             tell_all(&desk.live, &group, &own).await;
@@ -103,7 +107,9 @@ async fn tell_all(live: &Live, group: &Group, own: &Registration) {
         // Who cannot be asked expires by itself, and Raft says more about it than could be here.
         let Ok(answer) = answer else { return };
         match Registration::decode(&answer) {
-            Ok(theirs) if theirs.node == member.node => live.register(theirs),
+            Ok(theirs) if theirs.node == member.node && theirs.group == own.group => {
+                live.register(theirs);
+            }
             Ok(_) | Err(_) => {}
         }
     });

@@ -1,9 +1,10 @@
 //! Whether this node can do its part.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::base::{BrokerGroupId, BrokerGroupName};
 use crate::http;
 use crate::raft::{Group, Leadership};
 
@@ -17,18 +18,20 @@ const REACH: u64 = 1000;
 #[derive(Debug)]
 pub(super) struct Readiness {
     live: Arc<Live>,
-    group: OnceLock<Group>,
+    groups: Mutex<Vec<(BrokerGroupName, BrokerGroupId, Group)>>,
     /// What the node is doing instead of serving; `None` while it serves.
     stage: Mutex<Option<&'static str>>,
 }
 
 impl Readiness {
     pub(super) fn new(live: Arc<Live>) -> Self {
-        Self { live, group: OnceLock::new(), stage: Mutex::new(Some("it is starting")) }
+        Self { live, groups: Mutex::default(), stage: Mutex::new(Some("it is starting")) }
     }
 
-    pub(super) fn opened(&self, group: Group) {
-        assert!(self.group.set(group).is_ok(), "a node opens its replica once");
+    pub(super) fn opened(&self, name: BrokerGroupName, id: BrokerGroupId, group: Group) {
+        let mut groups = self.groups.lock();
+        assert!(groups.iter().all(|(_, known, _)| *known != id), "a replica is opened once");
+        groups.push((name, id, group));
     }
 
     pub(super) fn stage(&self, stage: &'static str) {
@@ -46,12 +49,17 @@ impl http::Readiness for Readiness {
         if let Some(stage) = *self.stage.lock() {
             return vec![stage.to_owned()];
         }
-        let Some(group) = self.group.get() else { return vec!["its log is not open".to_owned()] };
-        let leadership = *group.leadership().borrow();
-        let applied = count(group.status().applied);
-        let told = leadership.leader.and_then(|leader| self.live.committed_by(leader));
-        let own = group.node() == leadership.leader.unwrap_or_default();
-        obstacle(leadership, own, applied, told).into_iter().collect()
+        let groups = self.groups.lock();
+        assert!(!groups.is_empty(), "a node serves with its replicas open");
+        let of = |(name, id, group): &(BrokerGroupName, BrokerGroupId, Group)| {
+            let leadership = *group.leadership().borrow();
+            let applied = count(group.status().applied);
+            let told = leadership.leader.and_then(|leader| self.live.committed_by(*id, leader));
+            let own = group.node() == leadership.leader.unwrap_or_default();
+            let obstacle = obstacle(leadership, own, applied, told)?;
+            Some(format!("broker group {name}: {obstacle}"))
+        };
+        groups.iter().filter_map(of).collect()
     }
 }
 

@@ -8,24 +8,28 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::net::TcpListener;
 
-use crate::broker::{Bell, Broker};
-use crate::config::Config;
+use crate::broker::Broker;
+use crate::config::{Config, Listen};
 use crate::env::{Env, os};
 use crate::grpc::listener::Admission;
 use crate::grpc::tls::Acceptor;
-use crate::raft::{Group, TransferError};
+use crate::raft::{Group, peer_service};
 use crate::{grpc, http, metrics};
 
+use super::hosted::{Hosted, first_fatal, hand_over_all, join_groups, warn_of_strangers};
 use super::live::Live;
 use super::load::{self, Load};
 use super::lock::DataLock;
-use super::peers::{Desk, register, tell_now};
+use super::peers::register;
 use super::readiness::Readiness;
 use super::signals::Signals;
 use super::tasks::Tasks;
-use super::{DURABILITY, NodeError, broker_options, gauges, raft_options, scrub, tls};
+use super::{
+    DURABILITY, NodeError, broker_options, gauges, names, scrub, spread, take_all_handles, tls,
+};
 
 /// How long tasks may take to end; the gRPC server waits up to twice three seconds by itself.
 const TASKS_END: Duration = Duration::from_secs(7);
@@ -38,6 +42,7 @@ const PEER_PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Runs a node until it is told to stop (`Ok`) or cannot go on. With a load it measures itself.
 pub async fn run(config: Config, load: Option<Load>) -> Result<(), NodeError> {
     let mut signals = Signals::listen()?;
+    enough_handles(&config);
     let _lock = DataLock::take(&config.data)?;
     let mut node = Node::bind(config).await?;
     node.load = load;
@@ -61,16 +66,15 @@ struct Node {
     config: Config,
     env: Env,
     live: Arc<Live>,
-    desk: Arc<Desk>,
     readiness: Arc<Readiness>,
-    /// What serves clients; ends before the replica.
+    /// What serves clients; ends before the replicas.
     front: Tasks,
-    /// What the replica needs, and HTTP; ends last.
+    /// What the replicas need, and HTTP; ends last.
     back: Tasks,
     grpc: Option<TcpListener>,
     tls: Option<Acceptor>,
     peer: Option<TcpListener>,
-    group: Option<Group>,
+    hosted: Vec<Hosted>,
     load: Option<Load>,
 }
 
@@ -82,7 +86,6 @@ impl Node {
         let http = bind("http", config.listen.http).await?;
         let peer = bind("peer", config.listen.peer).await?;
         let live = Arc::new(Live::new(&config, Arc::clone(&env.clock)));
-        let desk = Arc::new(Desk::new(Arc::clone(&live)));
         let readiness = Arc::new(Readiness::new(Arc::clone(&live)));
         let (front, mut back) = (Tasks::new(), Tasks::new());
         let router = http::router(metrics::install(), Arc::clone(&readiness) as _);
@@ -101,6 +104,7 @@ impl Node {
             peer = %config.listen.peer,
             advertise = %config.advertise.grpc,
             durability = DURABILITY,
+            broker_groups = ?config.broker_groups,
             profile = config.profile.name(),
             "raftmq starts"
         );
@@ -110,14 +114,13 @@ impl Node {
             config,
             env,
             live,
-            desk,
             readiness,
             front,
             back,
             grpc,
             tls,
             peer,
-            group: None,
+            hosted: Vec::new(),
             load: None,
         })
     }
@@ -125,77 +128,88 @@ impl Node {
     /// Starts the rest and lives; returns what went wrong.
     async fn live(&mut self) -> NodeError {
         match self.start().await {
-            Ok(group) => self.watch(&group).await,
+            Ok(()) => self.watch().await,
             Err(error) => error,
         }
     }
 
-    async fn start(&mut self) -> Result<Group, NodeError> {
-        let bell = Bell::default();
-        let group = self.open(&bell).await?;
-        self.serve_peers(&group);
-        self.readiness.stage("it is joining its broker group");
-        join(&group).await?;
-        self.warn_of_moved_members(&group);
+    async fn start(&mut self) -> Result<(), NodeError> {
+        self.open().await?;
+        self.serve_peers();
+        self.readiness.stage("it is joining its broker groups");
+        join_groups(&self.hosted).await?;
+        self.warn_of_moved_members();
         let nodes = Arc::clone(&self.live) as _;
         let options = broker_options(&self.config);
-        let (broker, pulse) = Broker::new(self.env.clone(), group.clone(), &bell, nodes, options);
-        assert!(self.desk.broker.set(broker.clone()).is_ok(), "a node has one broker");
-        let (desk, group) = (Arc::clone(&self.desk), group);
-        self.front.endless("the broker's pulse", pulse.run());
-        self.front.endless("registrations", register(desk, group.clone()));
-        let metrics = gauges::keep(metrics::install(), group.clone(), broker.clone());
+        let seats = self.hosted.iter().map(Hosted::seat).collect();
+        let (broker, pulses) = Broker::new(self.env.clone(), seats, nodes, options);
+        for pulse in pulses {
+            self.front.endless("the broker's pulse", pulse.run());
+        }
+        for Hosted { desk, group, .. } in &self.hosted {
+            assert!(desk.broker.set(broker.clone()).is_ok(), "a node has one broker");
+            self.front.endless("registrations", register(Arc::clone(desk), group.clone()));
+        }
+        if !self.config.name_servers.is_empty() {
+            let tell = names::tell(names::desks(&self.hosted), self.config.name_servers.clone());
+            self.front.endless("registrations with name servers", tell);
+        }
+        let spread = spread::keep(Arc::clone(&self.live), spread::of(&self.hosted));
+        self.front.endless("the spread of leaders", spread);
+        let metrics = gauges::keep(metrics::install(), gauges::of(&self.hosted), broker.clone());
         self.front.endless("metrics", metrics);
         self.serve_clients(broker);
-        if let Some(load) = self.load {
-            let (live, data) = (Arc::clone(&self.live), self.config.data.clone());
-            let (load, stop) = (load::run(load, group.clone(), live, data), self.front.stop());
-            self.front.start("the load", async move {
+        self.carry_load();
+        self.readiness.serving();
+        Ok(())
+    }
+
+    /// The load of `bench raft` goes to the first broker group.
+    fn carry_load(&mut self) {
+        let Some(load) = self.load else { return };
+        let group = self.hosted[0].group.clone();
+        let (live, data) = (Arc::clone(&self.live), self.config.data.clone());
+        let (load, stop) = (load::run(load, group, live, data), self.front.stop());
+        self.front.start("the load", async move {
+            tokio::select! {
+                ended = load => ended,
+                () = stop.told() => Ok(()),
+            }
+        });
+    }
+
+    async fn open(&mut self) -> Result<(), NodeError> {
+        self.readiness.stage("it is opening its logs and applying what is new");
+        warn_of_strangers(&self.config);
+        for name in &self.config.broker_groups {
+            let hosted = Hosted::open(self.env.clone(), &self.config, name, &self.live).await?;
+            self.hosted.push(hosted);
+        }
+        for Hosted { name, id, group, .. } in &self.hosted {
+            self.readiness.opened(name.clone(), *id, group.clone());
+            let upkeep = group.log().upkeep();
+            // Ends by itself when the log is closed, which the replica's end does.
+            std::thread::Builder::new()
+                .name("upkeep".to_owned())
+                .spawn(move || upkeep.run())
+                .map_err(|source| NodeError::Thread { name: "upkeep", source })?;
+            let (log, per_second) = (group.log().clone(), self.config.log.scrub_per_second);
+            let stop = self.back.stop();
+            self.back.start("the scrub", async move {
                 tokio::select! {
-                    ended = load => ended,
+                    damage = scrub::scrub(log, per_second) => Err(NodeError::Damaged { damage }),
                     () = stop.told() => Ok(()),
                 }
             });
         }
-        self.readiness.serving();
-        Ok(group)
+        Ok(())
     }
 
-    /// Opening may replay much log, so it has a thread of its own.
-    async fn open(&mut self, bell: &Bell) -> Result<Group, NodeError> {
-        self.readiness.stage("it is opening its log and applying what is new");
-        let (env, options) = (self.env.clone(), raft_options(&self.config));
-        let (asked, sink) = (Arc::clone(&self.desk) as _, Arc::new(bell.clone()) as _);
-        let opened =
-            tokio::task::spawn_blocking(move || Group::open(env, options, asked, sink)).await;
-        let group = opened.map_err(|error| NodeError::Task {
-            task: "opening the replica",
-            reason: error.to_string(),
-        })??;
-        assert!(self.desk.group.set(group.clone()).is_ok(), "a node has one replica");
-        self.readiness.opened(group.clone());
-        self.group = Some(group.clone());
-        let upkeep = group.log().upkeep();
-        // Ends by itself when the log is closed, which the replica's end does.
-        std::thread::Builder::new()
-            .name("upkeep".to_owned())
-            .spawn(move || upkeep.run())
-            .map_err(|source| NodeError::Thread { name: "upkeep", source })?;
-        let (log, per_second) = (group.log().clone(), self.config.log.scrub_per_second);
-        let stop = self.back.stop();
-        self.back.start("the scrub", async move {
-            tokio::select! {
-                damage = scrub::scrub(log, per_second) => Err(NodeError::Damaged { damage }),
-                () = stop.told() => Ok(()),
-            }
-        });
-        Ok(group)
-    }
-
-    fn serve_peers(&mut self, group: &Group) {
+    fn serve_peers(&mut self) {
         let listener = self.peer.take().expect("the peer port is bound and served once");
-        let routes = group.peer_service();
-        let connections = grpc::listener::admitted(listener, self.admission(), None);
+        let groups: Vec<Group> = self.hosted.iter().map(|hosted| hosted.group.clone()).collect();
+        let routes = peer_service(&groups);
+        let connections = grpc::listener::admitted(listener, admission(&self.config.listen), None);
         let stop = self.back.stop();
         self.back.start("the peer port", async move {
             let served = tonic::transport::Server::builder()
@@ -216,7 +230,7 @@ impl Node {
     fn serve_clients(&mut self, broker: Broker) {
         let listener = self.grpc.take().expect("the gRPC port is bound and served once");
         let options = grpc::Options {
-            admission: self.admission(),
+            admission: admission(&self.config.listen),
             tls: self.tls.take(),
             admin_from_anywhere: self.config.admin_from_anywhere,
         };
@@ -230,17 +244,9 @@ impl Node {
         });
     }
 
-    fn admission(&self) -> Admission {
-        let connections_max = self.config.listen.connections_max;
-        Admission {
-            connections_max: usize::try_from(connections_max).unwrap_or(usize::MAX),
-            ..Admission::default()
-        }
-    }
-
     /// The log has the last word on addresses; a file that says otherwise deserves a hint.
-    fn warn_of_moved_members(&self, group: &Group) {
-        for known in group.members() {
+    fn warn_of_moved_members(&self) {
+        for known in self.hosted.iter().flat_map(|hosted| hosted.group.members()) {
             let listed = self.config.members.iter().find(|member| member.node == known.node);
             let Some(listed) = listed else { continue };
             let (peer, grpc) = (listed.peer.to_string(), listed.grpc.to_string());
@@ -255,32 +261,33 @@ impl Node {
     }
 
     /// Returns the first thing that ends.
-    async fn watch(&mut self, group: &Group) -> NodeError {
-        let mut fatal = group.fatal();
+    async fn watch(&mut self) -> NodeError {
         tokio::select! {
             biased;
             error = self.back.first_end() => error,
             error = self.front.first_end() => error,
-            reason = ended(&mut fatal) => NodeError::Replica { reason },
+            error = first_fatal(&self.hosted) => error,
         }
     }
 
     async fn stop(self) {
         self.readiness.stage("it is stopping");
         self.live.leave();
-        if let Some(group) = &self.group {
-            tell_now(&self.desk).await;
-            tokio::select! {
-                () = hand_over(group) => {}
-                () = alone(&self.live) => {}
-            }
+        tokio::select! {
+            () = hand_over_all(&self.hosted) => {}
+            () = alone(&self.live) => {}
         }
         self.front.end(TASKS_END).await;
-        if let Some(group) = self.group {
-            group.end().await;
-        }
+        join_all(self.hosted.into_iter().map(|hosted| hosted.group.end())).await;
         self.back.end(TASKS_END).await;
         tracing::info!("stopped");
+    }
+}
+
+pub(super) fn admission(listen: &Listen) -> Admission {
+    Admission {
+        connections_max: usize::try_from(listen.connections_max).unwrap_or(usize::MAX),
+        ..Admission::default()
     }
 }
 
@@ -292,29 +299,25 @@ async fn alone(live: &Live) {
     }
 }
 
-async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener, NodeError> {
+/// Beside connections of clients there are segments, extents and connections between nodes.
+const OTHER_HANDLES: u64 = 512;
+
+fn enough_handles(config: &Config) {
+    let allowed = take_all_handles();
+    let wanted = u64::from(config.listen.connections_max) + OTHER_HANDLES;
+    if allowed < wanted {
+        tracing::warn!(
+            allowed,
+            wanted,
+            "the system allows fewer open files than there may be connections; raise the limit \
+             (ulimit -n) or lower listen.connections_max"
+        );
+    }
+}
+
+pub(super) async fn bind(
+    what: &'static str,
+    address: SocketAddr,
+) -> Result<TcpListener, NodeError> {
     TcpListener::bind(address).await.map_err(|source| NodeError::Listen { what, address, source })
-}
-
-/// The start, unless the replica ends meanwhile.
-async fn join(group: &Group) -> Result<(), NodeError> {
-    let mut fatal = group.fatal();
-    tokio::select! {
-        started = group.start() => Ok(started?),
-        reason = ended(&mut fatal) => Err(NodeError::Replica { reason }),
-    }
-}
-
-async fn ended(fatal: &mut tokio::sync::watch::Receiver<Option<String>>) -> String {
-    let reason = fatal.wait_for(Option::is_some).await.map(|reason| reason.clone());
-    reason.ok().flatten().unwrap_or_else(|| "without a reason".to_owned())
-}
-
-/// Clients are still served meanwhile, by way of the next leader.
-async fn hand_over(group: &Group) {
-    match group.transfer_leadership().await {
-        Ok(()) => tracing::info!("the leadership is handed over"),
-        Err(TransferError::NotLeader | TransferError::NobodyElse) => {}
-        Err(error) => tracing::warn!(%error, "the leadership is not handed over"),
-    }
 }

@@ -31,7 +31,7 @@ pub(super) fn acceptor(config: &Config) -> Result<Option<Acceptor>, NodeError> {
     Ok(Some(acceptor))
 }
 
-fn read(files: &TlsFiles) -> Result<Acceptor, NodeError> {
+pub(super) fn read(files: &TlsFiles) -> Result<Acceptor, NodeError> {
     let content = |path: &Path| {
         std::fs::read(path).map_err(|source| NodeError::TlsFile { path: path.to_owned(), source })
     };

@@ -12,15 +12,15 @@ use bytes::Bytes;
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout};
-use tonic::service::Routes;
 
-use crate::base::{ClusterId, LogIndex, NodeId, Term};
+use crate::base::{BrokerGroupId, ClusterId, LogIndex, NodeId, Term};
 use crate::command::{Command, Reply};
 use crate::commit_log::{self, CommitLog, Flusher, Identity};
 use crate::env::Env;
 use crate::machine::{self, Machine, State};
+use crate::raft::admission::{Admission, Class};
 use crate::raft::bootstrap::{self, Joined, StartError};
 use crate::raft::checkpoints::{self, Checkpoints};
 use crate::raft::ending::Ending;
@@ -28,15 +28,13 @@ use crate::raft::leadership::{self, Leadership};
 use crate::raft::log_store::{InstalledCell, LogStore};
 use crate::raft::network::Network;
 use crate::raft::options::{Member, Options, OptionsError};
-use crate::raft::peer_service::PeerPort;
-use crate::raft::peers::{Channels, MESSAGE_MAX, Peers};
+use crate::raft::peers::{Channels, Peers};
 use crate::raft::propose::{AskError, ProposeError};
 use crate::raft::read::BarrierError;
 use crate::raft::snapshot::SnapshotFile;
 use crate::raft::state_machine::{StateMachine, Watched, installed};
 use crate::raft::types::{Address, Types, index_of, members_of};
 use crate::raft::{Asked, EffectSink};
-use crate::wire::raftmq::peer_server::PeerServer;
 
 pub(crate) type Raft = openraft::Raft<Types, StateMachine>;
 
@@ -69,6 +67,8 @@ pub enum OpenError {
         "{path} belongs to node {found}, but this is node {node}; every node needs its own directory"
     )]
     OtherNode { path: PathBuf, found: NodeId, node: NodeId },
+    #[error("{path} belongs to broker group {found}, but {group} is configured for it")]
+    OtherGroup { path: PathBuf, found: BrokerGroupId, group: BrokerGroupId },
     #[error(transparent)]
     Log(#[from] commit_log::OpenError),
     #[error(transparent)]
@@ -150,7 +150,7 @@ pub(crate) struct Shared {
     pub(crate) ending: Ending,
     pub(crate) watched: Watched,
     pub(crate) leadership: watch::Sender<Leadership>,
-    pub(crate) admission: Semaphore,
+    pub(crate) admission: Admission,
     pub(crate) channels: Arc<Channels>,
     pub(crate) identity: Mutex<Option<ClusterId>>,
     pub(crate) adopted: watch::Sender<Option<ClusterId>>,
@@ -194,7 +194,7 @@ impl Group {
             ending: ending.clone(),
         };
         run_flusher(flusher, &options).map_err(OpenError::Thread)?;
-        let admission = usize::try_from(options.admission.get()).unwrap_or(usize::MAX);
+        let admission = Admission::new(options.admission);
         Ok(Self(Arc::new(Shared {
             env,
             options,
@@ -204,7 +204,7 @@ impl Group {
             ending,
             watched,
             leadership: watch::Sender::new(Leadership::default()),
-            admission: Semaphore::new(admission.min(Semaphore::MAX_PERMITS)),
+            admission,
             channels: Arc::new(Channels::default()),
             identity: Mutex::new(cluster),
             adopted: watch::Sender::new(cluster),
@@ -241,12 +241,8 @@ impl Group {
         Ok(())
     }
 
-    /// What other replicas call; to be served on this node's peer address.
-    pub fn peer_service(&self) -> Routes {
-        let port = PeerServer::new(PeerPort(self.0.clone()))
-            .max_decoding_message_size(MESSAGE_MAX)
-            .max_encoding_message_size(MESSAGE_MAX);
-        Routes::new(port)
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
     }
 
     /// Puts a command into the log, here or at the leader, and answers what applying it said.
@@ -257,6 +253,14 @@ impl Group {
         deadline: Instant,
     ) -> Result<Reply, ProposeError> {
         Box::pin(self.0.propose(command, deadline)).await
+    }
+
+    /// Whether messages of so many bytes would be refused for what is under way here: asked before
+    /// they are turned into a command.
+    pub fn has_room(&self, bytes: usize) -> Result<(), ProposeError> {
+        let shared = &self.0;
+        let room = shared.admission.would_admit(Class::Message, bytes);
+        room.map_err(|busy| busy.of(shared.options.node))
     }
 
     /// Looks at the state as it is here. Entries are not applied meanwhile, so `look` must be
@@ -323,9 +327,28 @@ impl Group {
 
     /// Hands the leadership to the replica that has most of the log.
     pub async fn transfer_leadership(&self) -> Result<(), TransferError> {
+        let running = self.0.running().ok_or(TransferError::NotLeader)?;
+        self.transfer(running, successor(running, self.0.options.node)?).await
+    }
+
+    /// Hands the leadership to this voter, which openraft lets have all of the log first.
+    pub async fn transfer_leadership_to(&self, to: NodeId) -> Result<(), TransferError> {
+        let running = self.0.running().ok_or(TransferError::NotLeader)?;
+        let (leads, known) = {
+            let metrics = running.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let known = metrics.membership_config.voter_ids().any(|voter| voter == to.get());
+            (metrics.state == ServerState::Leader, known)
+        };
+        match (leads, known && to != self.0.options.node) {
+            (false, _) => Err(TransferError::NotLeader),
+            (true, false) => Err(TransferError::NobodyElse),
+            (true, true) => self.transfer(running, to).await,
+        }
+    }
+
+    async fn transfer(&self, running: &Running, to: NodeId) -> Result<(), TransferError> {
         let shared = &self.0;
-        let running = shared.running().ok_or(TransferError::NotLeader)?;
-        let to = successor(running, shared.options.node)?;
         let mut leadership = shared.leadership.subscribe();
         let triggered = running.raft.trigger().transfer_leader(to.get()).await;
         triggered.map_err(|fatal| TransferError::Ended { reason: fatal.to_string() })?;
@@ -456,21 +479,16 @@ impl Shared {
     }
 }
 
-/// Notes the reason when openraft ends.
+/// Notes the reason when openraft ends. Waits on what changes rarely: the whole metrics are sent
+/// anew in each turn of openraft's loop, and each time would wake this task.
 async fn watch_raft(shared: Arc<Shared>) {
     let Some(running) = shared.running() else { return };
-    let mut metrics = running.raft.metrics();
-    loop {
-        let state = metrics.borrow_and_update().running_state.clone();
-        let ended = match state {
-            Err(fatal) => Some(fatal.to_string()),
-            Ok(()) => metrics.changed().await.err().map(|_| "raft stopped".to_owned()),
-        };
-        let Some(reason) = ended else { continue };
-        if !shared.stopping.load(Ordering::Acquire) {
-            shared.ending.note(&reason);
-        }
-        return;
+    let mut server = running.raft.server_metrics();
+    while server.changed().await.is_ok() {}
+    let state = running.raft.metrics().borrow_watched().running_state.clone();
+    let reason = state.err().map_or_else(|| "raft stopped".to_owned(), |fatal| fatal.to_string());
+    if !shared.stopping.load(Ordering::Acquire) {
+        shared.ending.note(&reason);
     }
 }
 
@@ -480,8 +498,12 @@ fn own_cluster(
 ) -> Result<Option<ClusterId>, OpenError> {
     let Some(identity) = identity else { return Ok(None) };
     let (node, found) = (options.node, identity.node);
-    if found != node || identity.group != options.group {
+    if found != node {
         return Err(OpenError::OtherNode { path: options.dir.clone(), found, node });
+    }
+    if identity.group != options.group {
+        let (path, found) = (options.dir.clone(), identity.group);
+        return Err(OpenError::OtherGroup { path, found, group: options.group });
     }
     Ok(Some(identity.cluster))
 }

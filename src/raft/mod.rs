@@ -10,6 +10,7 @@
 //! Start reading at `group`, then `propose`; `types`, `log_store`, `state_machine` and `network`
 //! are openraft's side.
 
+mod admission;
 mod bootstrap;
 mod checkpoints;
 mod ending;
@@ -32,7 +33,8 @@ mod versions;
 pub use bootstrap::StartError;
 pub use group::{Group, OpenError, Role, Status, TransferError};
 pub use leadership::Leadership;
-pub use options::{Member, Options, OptionsError, Timing};
+pub use options::{ADMISSION_MAX, ADMISSION_MIN, Member, Options, OptionsError, Timing};
+pub use peer_service::peer_service;
 pub use propose::{AskError, ProposeError};
 pub use read::BarrierError;
 

@@ -50,7 +50,8 @@ pub struct Options {
     pub timing: Timing,
     pub log: commit_log::Options,
     pub machine: machine::Options,
-    /// Commands that wait for their turn at this node, at most.
+    /// Commands that may be under way at this node, at most; more are refused at once. As a rule
+    /// the bound is lower: what drains in a quarter of a second.
     pub admission: ByteSize,
     /// False in a simulation: then everything runs as tasks of one executor.
     pub threads: bool,
@@ -71,9 +72,13 @@ pub enum OptionsError {
          next, and the heartbeat at most half of the shortest election"
     )]
     Timing { heartbeat: Millis, election_min: Millis, election_max: Millis },
-    #[error("{limit} of waiting commands are too few for one of {needed}")]
-    Admission { limit: ByteSize, needed: ByteSize },
+    #[error("{limit} of commands under way; allowed is {ADMISSION_MIN} to {ADMISSION_MAX}")]
+    Admission { limit: ByteSize },
 }
+
+/// One command alone is always admitted, so that the bound may be below the largest.
+pub const ADMISSION_MIN: ByteSize = ByteSize::kib(16);
+pub const ADMISSION_MAX: ByteSize = ByteSize::gib(1);
 
 /// A command may have so many bytes; a client's batch is at most 4 MiB (design.md, section 4), the
 /// rest is for what goes around it.
@@ -110,9 +115,8 @@ impl Options {
         if heartbeat.get() * 2 > election_min.get() || election_min >= election_max {
             return Err(OptionsError::Timing { heartbeat, election_min, election_max });
         }
-        let needed = ByteSize::new(COMMAND_MAX as u64);
-        if self.admission < needed || self.admission > ByteSize::gib(1) {
-            return Err(OptionsError::Admission { limit: self.admission, needed });
+        if !(ADMISSION_MIN..=ADMISSION_MAX).contains(&self.admission) {
+            return Err(OptionsError::Admission { limit: self.admission });
         }
         Ok(())
     }

@@ -12,18 +12,20 @@ use openraft::raft::{
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 use tonic::metadata::MetadataMap;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::base::{LogIndex, NodeId};
+use crate::base::{BrokerGroupId, LogIndex, NodeId};
 use crate::commit_log::Frame;
 use crate::raft::bootstrap::Caller;
-use crate::raft::group::{Running, Shared};
+use crate::raft::group::{Group, Running, Shared};
 use crate::raft::network::{read_id, read_vote, write_id, write_vote};
+use crate::raft::peers::{Handshake, HandshakeError, MESSAGE_MAX};
 use crate::raft::propose::Outcome;
 use crate::raft::snapshot::{Contents, Snapshot};
 use crate::raft::types::{Entry, Types, index_of};
 use crate::wire::raftmq as wire;
-use crate::wire::raftmq::peer_server::Peer;
+use crate::wire::raftmq::peer_server::{Peer, PeerServer};
 
 /// An append stream on which nothing comes for so long is ended; the other side opens a new one
 /// before (network.rs, `LINK_AGE`).
@@ -35,18 +37,45 @@ const STATE_MAX: u64 = 4 << 30;
 /// No forwarded proposal waits longer, whatever the bytes say.
 const PROPOSAL_MAX: Duration = Duration::from_secs(120);
 
-/// The peer port of one replica.
-pub(crate) struct PeerPort(pub(crate) Arc<Shared>);
+/// What other replicas call, for all replicas of this node; to be served on its peer address.
+pub fn peer_service(groups: &[Group]) -> Routes {
+    let replicas = groups.iter().map(|group| group.shared().clone()).collect();
+    let port = PeerServer::new(PeerPort { replicas })
+        .max_decoding_message_size(MESSAGE_MAX)
+        .max_encoding_message_size(MESSAGE_MAX);
+    Routes::new(port)
+}
+
+/// The peer port of one node.
+struct PeerPort {
+    replicas: Vec<Arc<Shared>>,
+}
+
+/// A call that was let in: the replica it is for, and who calls.
+struct Met<'a> {
+    shared: &'a Arc<Shared>,
+    running: &'a Running,
+    from: NodeId,
+}
 
 impl PeerPort {
-    /// Who calls, once this replica runs.
-    fn meet(&self, metadata: &MetadataMap) -> Result<(&Running, NodeId), Status> {
-        let running = self.0.running().ok_or_else(|| {
+    fn replica(&self, group: BrokerGroupId) -> Result<&Arc<Shared>, Status> {
+        let found = self.replicas.iter().find(|shared| shared.options.group == group);
+        found.ok_or_else(|| {
+            let text = format!("this node takes no part in broker group {group}");
+            Status::failed_precondition(text)
+        })
+    }
+
+    /// Who calls whom, once that replica runs.
+    fn meet(&self, metadata: &MetadataMap) -> Result<Met<'_>, Status> {
+        let refused = |error: HandshakeError| Status::failed_precondition(error.to_string());
+        let shared = self.replica(Handshake::read(metadata).map_err(refused)?.group)?;
+        let running = shared.running().ok_or_else(|| {
             Status::unavailable("this node has not joined its group yet; try again")
         })?;
-        let from = running.peers.meet(metadata);
-        let from = from.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        Ok((running, from))
+        let from = running.peers.meet(metadata).map_err(refused)?;
+        Ok(Met { shared, running, from })
     }
 
     fn answer<T>(running: &Running, to: NodeId, message: T) -> Response<T> {
@@ -66,7 +95,7 @@ impl Peer for PeerPort {
         &self,
         request: Request<Streaming<wire::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let (running, from) = self.meet(request.metadata())?;
+        let Met { running, from, .. } = self.meet(request.metadata())?;
         let problem = Arc::new(Mutex::new(None));
         let input = append_requests(request.into_inner(), problem.clone());
         let answers = running.raft.stream_append(input).map(|result| match result {
@@ -83,7 +112,7 @@ impl Peer for PeerPort {
         &self,
         request: Request<wire::Ballot>,
     ) -> Result<Response<wire::BallotAnswer>, Status> {
-        let (running, from) = self.meet(request.metadata())?;
+        let Met { running, from, .. } = self.meet(request.metadata())?;
         let answer = running.raft.vote(read_ballot(request.into_inner())?).await;
         let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(Self::answer(running, from, ballot_answer(&answer)))
@@ -93,7 +122,7 @@ impl Peer for PeerPort {
         &self,
         request: Request<wire::Ballot>,
     ) -> Result<Response<wire::BallotAnswer>, Status> {
-        let (running, from) = self.meet(request.metadata())?;
+        let Met { running, from, .. } = self.meet(request.metadata())?;
         let answer = running.raft.pre_vote(read_ballot(request.into_inner())?).await;
         let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(Self::answer(running, from, ballot_answer(&answer)))
@@ -103,7 +132,7 @@ impl Peer for PeerPort {
         &self,
         request: Request<wire::TransferLeaderRequest>,
     ) -> Result<Response<wire::TransferLeaderAnswer>, Status> {
-        let (running, from) = self.meet(request.metadata())?;
+        let Met { running, from, .. } = self.meet(request.metadata())?;
         let message = request.into_inner();
         let vote = message.from.ok_or_else(|| missing("from"))?;
         let last = message.last.as_ref().map(read_id);
@@ -118,7 +147,7 @@ impl Peer for PeerPort {
         &self,
         request: Request<Streaming<wire::StatePart>>,
     ) -> Result<Response<wire::InstallStateAnswer>, Status> {
-        let (running, from) = self.meet(request.metadata())?;
+        let Met { running, from, .. } = self.meet(request.metadata())?;
         let (vote, snapshot) = receive_state(request.into_inner()).await?;
         let answer = running.raft.install_full_snapshot(read_vote(&vote), snapshot).await;
         let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
@@ -131,13 +160,17 @@ impl Peer for PeerPort {
         request: Request<wire::ProposeRequest>,
     ) -> Result<Response<wire::ProposeAnswer>, Status> {
         use wire::propose_answer::Outcome as Answer;
-        let (running, from) = self.meet(request.metadata())?;
+        let Met { shared, running, from } = self.meet(request.metadata())?;
         let wire::ProposeRequest { command, timeout_millis } = request.into_inner();
         let wait = Duration::from_millis(timeout_millis).min(PROPOSAL_MAX);
         let deadline = Instant::now() + wait;
-        let answer = match self.0.propose_here(running, command, deadline).await {
+        let answer = match shared.propose_for_peer(running, command, deadline).await {
             Outcome::Applied(reply) => Answer::Reply(reply.encode()),
             Outcome::Refused(reason) => Answer::Refused(reason),
+            Outcome::Busy(busy) => Answer::Busy(wire::Busy {
+                under_way_bytes: busy.under_way.get(),
+                retry_after_millis: busy.retry_after.get(),
+            }),
             Outcome::Unknown(reason) => Answer::Unknown(reason),
         };
         Ok(Self::answer(running, from, wire::ProposeAnswer { outcome: Some(answer) }))
@@ -148,7 +181,7 @@ impl Peer for PeerPort {
         request: Request<wire::ReadIndexRequest>,
     ) -> Result<Response<wire::ReadIndexAnswer>, Status> {
         use wire::read_index_answer::Outcome as Answer;
-        let (running, from) = self.meet(request.metadata())?;
+        let Met { running, from, .. } = self.meet(request.metadata())?;
         let answer = match running.read_index().await {
             Ok(index) => Answer::Index(index.get()),
             Err(reason) => Answer::Refused(reason),
@@ -160,8 +193,8 @@ impl Peer for PeerPort {
         &self,
         request: Request<wire::AskRequest>,
     ) -> Result<Response<wire::AskAnswer>, Status> {
-        let (running, from) = self.meet(request.metadata())?;
-        let answer = self.0.asked.answer(from, request.into_inner().request).await;
+        let Met { shared, running, from } = self.meet(request.metadata())?;
+        let answer = shared.asked.answer(from, request.into_inner().request).await;
         Ok(Self::answer(running, from, wire::AskAnswer { answer }))
     }
 
@@ -171,7 +204,7 @@ impl Peer for PeerPort {
     ) -> Result<Response<wire::HelloAnswer>, Status> {
         let wire::HelloRequest { from, to, group } = request.into_inner();
         let caller = Caller { from, to, group };
-        self.0.hello(&caller).map(Response::new)
+        self.replica(BrokerGroupId::new(group))?.hello(&caller).map(Response::new)
     }
 
     async fn adopt(
@@ -180,7 +213,8 @@ impl Peer for PeerPort {
     ) -> Result<Response<wire::AdoptAnswer>, Status> {
         let wire::AdoptRequest { from, to, group, cluster } = request.into_inner();
         let caller = Caller { from, to, group };
-        let refusal = self.0.adopt(&caller, &cluster)?.err().unwrap_or_default();
+        let replica = self.replica(BrokerGroupId::new(group))?;
+        let refusal = replica.adopt(&caller, &cluster)?.err().unwrap_or_default();
         Ok(Response::new(wire::AdoptAnswer { refusal }))
     }
 }

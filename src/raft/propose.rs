@@ -8,8 +8,9 @@ use openraft::errors::{ClientWriteError, RaftError};
 use tokio::time::{Duration, Instant, timeout_at};
 use tonic::{Code, Status};
 
-use crate::base::NodeId;
+use crate::base::{ByteSize, Millis, NodeId};
 use crate::command::{Command, Delivery, Reply};
+use crate::raft::admission::{Busy, Class};
 use crate::raft::group::{Running, Shared};
 use crate::raft::options::COMMAND_MAX;
 use crate::raft::peers::Lane;
@@ -32,6 +33,9 @@ pub enum ProposeError {
     /// It may be in the log, now or later, or not at all.
     #[error("the outcome is not known: {reason}")]
     Unknown { reason: String },
+    /// Nothing was appended: too much is under way already.
+    #[error("node {node} has {under_way} of requests under way; try again in {retry_after}")]
+    Busy { node: NodeId, under_way: ByteSize, retry_after: Millis },
     /// This replica ended; the outcome is not known.
     #[error("this replica ended: {reason}")]
     Ended { reason: String },
@@ -54,6 +58,8 @@ pub(crate) enum Outcome {
     Applied(Reply),
     /// Definite: nothing was appended.
     Refused(String),
+    /// The same, because too much is under way there.
+    Busy(Busy),
     Unknown(String),
 }
 
@@ -80,15 +86,40 @@ fn is_idempotent(command: &Command) -> bool {
     }
 }
 
+pub(crate) fn class_of(command: &Command) -> Class {
+    match command {
+        Command::Publish(_) => Class::Message,
+        Command::Deliveries(_)
+        | Command::Found(_)
+        | Command::CreateTopic(_)
+        | Command::DeleteTopic { .. }
+        | Command::CreateGroup(_)
+        | Command::DeleteGroup { .. }
+        | Command::Subscribe(_)
+        | Command::Unsubscribe(_)
+        | Command::Tick { .. }
+        | Command::Audit => Class::Other,
+    }
+}
+
+impl Busy {
+    pub(crate) fn of(self, node: NodeId) -> ProposeError {
+        let Self { under_way, retry_after } = self;
+        ProposeError::Busy { node, under_way, retry_after }
+    }
+}
+
 impl Shared {
     pub(crate) async fn propose(
         self: &Arc<Self>,
         command: Command,
         deadline: Instant,
     ) -> Result<Reply, ProposeError> {
-        let idempotent = is_idempotent(&command);
+        let (idempotent, class) = (is_idempotent(&command), class_of(&command));
         let bytes = command.encode();
         drop(command);
+        let permit = self.admission.admit(class, bytes.len());
+        let _permit = permit.map_err(|busy| busy.of(self.options.node))?;
         let mut refused = "no leader is known".to_owned();
         let mut unknown: Option<String> = None;
         loop {
@@ -102,7 +133,8 @@ impl Shared {
                 if leader == self.options.node {
                     self.propose_here(running, bytes.clone(), deadline).await
                 } else {
-                    self.forward(running, leader, bytes.clone(), deadline).await
+                    // In a box, since it is large and the other way is the usual one.
+                    Box::pin(self.forward(running, leader, bytes.clone(), deadline)).await
                 }
             };
             let outcome = tokio::select! {
@@ -115,6 +147,13 @@ impl Shared {
             match outcome {
                 Outcome::Applied(reply) => return Ok(reply),
                 Outcome::Refused(reason) => refused = reason,
+                // What an earlier attempt left open stays open.
+                Outcome::Busy(busy) => {
+                    return Err(match unknown {
+                        Some(reason) => ProposeError::Unknown { reason },
+                        None => busy.of(leader),
+                    });
+                }
                 Outcome::Unknown(reason) if idempotent => unknown = Some(reason),
                 Outcome::Unknown(reason) => {
                     let ended = self.ending.reason();
@@ -132,6 +171,11 @@ impl Shared {
 
     /// The leader, once one is known; `None` when none was by the deadline.
     async fn leader(&self, deadline: Instant) -> Option<(&Running, NodeId)> {
+        // Almost always, and without the cost of a subscription.
+        let known = self.leadership.borrow().leader;
+        if let (Some(running), Some(leader)) = (self.running(), known) {
+            return Some((running, leader));
+        }
         let mut leadership = self.leadership.subscribe();
         let mut ending = self.ending.watch();
         loop {
@@ -166,7 +210,7 @@ impl Shared {
         tokio::time::sleep(LAST_ANSWER).await;
     }
 
-    /// Proposes here, where the leader is thought to be.
+    /// Proposes here, where the leader is thought to be. The caller has been admitted.
     pub(crate) async fn propose_here(
         &self,
         running: &Running,
@@ -176,14 +220,9 @@ impl Shared {
         if let Err(refusal) = self.admissible(running, &command) {
             return Outcome::Refused(refusal);
         }
-        let bytes = u32::try_from(command.len()).expect("a command is below COMMAND_MAX");
-        let permit = timeout_at(deadline, self.admission.acquire_many(bytes)).await;
-        let Ok(Ok(_permit)) = permit else {
-            return Outcome::Refused(format!(
-                "{} of commands wait already",
-                self.options.admission
-            ));
-        };
+        if Instant::now() >= deadline {
+            return Outcome::Refused("its time was over before its turn came".to_owned());
+        }
         let write = running.raft.client_write(Proposal(command));
         match timeout_at(deadline, write).await {
             Ok(Ok(response)) => Outcome::Applied(response.data),
@@ -193,13 +232,32 @@ impl Shared {
         }
     }
 
-    /// A command that some replica could not read or apply would stop that replica.
+    /// What another node's broker wants to be proposed. Its bytes are not known to be a command.
+    pub(crate) async fn propose_for_peer(
+        &self,
+        running: &Running,
+        bytes: Bytes,
+        deadline: Instant,
+    ) -> Outcome {
+        if bytes.len() > COMMAND_MAX {
+            return Outcome::Refused(too_long(bytes.len()));
+        }
+        let class = match Command::decode(&bytes) {
+            Ok(command) => class_of(&command),
+            Err(error) => return Outcome::Refused(format!("not a command: {error}")),
+        };
+        match self.admission.admit(class, bytes.len()) {
+            Ok(_permit) => self.propose_here(running, bytes, deadline).await,
+            Err(busy) => Outcome::Busy(busy),
+        }
+    }
+
+    /// A command that some replica could not read or apply would stop that replica. Its bytes are
+    /// a command: this process wrote them, or has read them.
     fn admissible(&self, running: &Running, command: &Bytes) -> Result<(), String> {
         if command.len() > COMMAND_MAX {
-            let len = command.len();
-            return Err(format!("the command has {len} bytes; {COMMAND_MAX} is the limit"));
+            return Err(too_long(command.len()));
         }
-        Command::decode(command).map_err(|error| format!("not a command: {error}"))?;
         let version = command.first().copied().unwrap_or_default();
         let me = self.options.node;
         let others = || running.raft.voter_ids().map(NodeId::new).filter(move |node| *node != me);
@@ -242,6 +300,10 @@ impl Shared {
                 Err(error) => Outcome::Unknown(format!("the leader's reply: {error}")),
             },
             Some(Answer::Refused(reason)) => Outcome::Refused(reason),
+            Some(Answer::Busy(busy)) => Outcome::Busy(Busy {
+                under_way: ByteSize::new(busy.under_way_bytes),
+                retry_after: Millis::new(busy.retry_after_millis),
+            }),
             Some(Answer::Unknown(reason)) => Outcome::Unknown(reason),
             None => Outcome::Unknown(format!("node {leader} answered nothing")),
         }
@@ -269,6 +331,10 @@ impl Shared {
             Err(_) => Err(AskError::Timeout { node }),
         }
     }
+}
+
+fn too_long(len: usize) -> String {
+    format!("the command has {len} bytes; {COMMAND_MAX} is the limit")
 }
 
 fn give_up(unknown: Option<String>, refused: String) -> ProposeError {

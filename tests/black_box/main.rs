@@ -12,13 +12,18 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod broker_groups;
 mod client_matrix;
 mod crash;
 mod damage;
 mod first_start;
 mod limits;
 mod malformed;
+mod name_server;
+mod polls;
+mod overload;
 mod proto_descriptor;
 mod python_client;
+mod scale;
 mod storm;
 mod tls;

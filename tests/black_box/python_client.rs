@@ -11,7 +11,7 @@ const MESSAGES: usize = 1000;
 const WITHIN: Duration = Duration::from_secs(60);
 
 /// Runs `produce.py` to its end; every send must be OK. Message id to what was sent.
-fn produce(
+pub(super) fn produce(
     cluster: &Cluster,
     at: SocketAddr,
     topic: &str,
@@ -30,14 +30,20 @@ fn produce(
     by_id
 }
 
-fn consumer(cluster: &Cluster, at: SocketAddr, mode: &str, topic: &str, group: &str) -> Script {
+pub(super) fn consumer(
+    cluster: &Cluster,
+    at: SocketAddr,
+    mode: &str,
+    topic: &str,
+    group: &str,
+) -> Script {
     let at = at.to_string();
     let words =
         ["--endpoint", &at, "--topic", topic, "--group", group, "--mode", mode, "--threads", "4"];
     Script::start("consume", cluster.folder(), &format!("{mode}-{group}"), &words)
 }
 
-fn check_once_and_equal(got: &[Got], sent: &BTreeMap<String, Content>) {
+pub(super) fn check_once_and_equal(got: &[Got], sent: &BTreeMap<String, Content>) {
     let mut seen = BTreeSet::new();
     for delivery in got {
         let id = &delivery.id;

@@ -30,6 +30,8 @@ const NODE_STRIDE: u16 = 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) nodes: u16,
+    /// Broker groups, each with a replica on every node.
+    pub(crate) broker_groups: u16,
     /// Whether a node that ends is started again.
     pub(crate) restart: bool,
     pub(crate) environment: Vec<(&'static str, String)>,
@@ -37,7 +39,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn of(nodes: u16) -> Self {
-        Self { nodes, restart: false, environment: Vec::new() }
+        Self { nodes, broker_groups: 1, restart: false, environment: Vec::new() }
     }
 }
 
@@ -94,6 +96,7 @@ impl Cluster {
         let mut command = Command::new(RAFTMQ);
         command
             .args(["up", "--nodes", &self.plan.nodes.to_string()])
+            .args(["--broker-groups", &self.plan.broker_groups.to_string()])
             .args(["--base-port", &self.base_port.to_string()])
             .arg("--data")
             .arg(self.data())
@@ -172,11 +175,21 @@ impl Cluster {
         self.status_by(live.grpc)
     }
 
+    /// The replicas of the first broker group.
     pub(crate) fn status_by(&self, endpoint: SocketAddr) -> Result<Vec<Replica>, String> {
+        Ok(self.groups_by(endpoint)?.swap_remove(0))
+    }
+
+    /// The replicas of every broker group, by its name.
+    pub(crate) fn groups_by(&self, endpoint: SocketAddr) -> Result<Vec<Vec<Replica>>, String> {
         let value = self.tool(endpoint, &["cluster", "status"])?;
-        let nodes = find_key(&value, "nodes").and_then(Value::as_array);
-        let nodes = nodes.ok_or_else(|| format!("no nodes in {value}"))?;
-        nodes.iter().map(read_replica).collect()
+        let groups = value.as_array().ok_or_else(|| format!("no broker groups in {value}"))?;
+        assert_eq!(groups.len(), usize::from(self.plan.broker_groups), "{value}");
+        let replicas = |group: &Value| {
+            let nodes = group["nodes"].as_array().ok_or_else(|| format!("no nodes in {group}"))?;
+            nodes.iter().map(read_replica).collect()
+        };
+        groups.iter().map(replicas).collect()
     }
 
     /// Waits until one replica leads and all others follow with its applied index and state hash.
@@ -361,7 +374,7 @@ pub(crate) fn find_key<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
 
 /// A base port such that every port of every node is free now. Below the range from which the
 /// kernel takes the ports of outgoing connections, so that it stays free.
-fn free_ports(nodes: u16) -> u16 {
+pub(crate) fn free_ports(nodes: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = u16::try_from(std::process::id() % 100).unwrap() * 100;
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();

@@ -17,7 +17,7 @@ use crate::node::{Figures, Tally};
 
 use super::super::failure::Failure;
 use super::Shape;
-use super::report::Bar;
+use super::report::{Bar, Refusals};
 
 /// Messages that one receive asks for; the protocol allows no more.
 pub(super) const RECEIVE: u32 = 32;
@@ -36,6 +36,8 @@ pub(super) struct Course {
     topic: TopicName,
     shape: Shape,
     tally: Tally,
+    /// Sends that the broker refused for its load.
+    refused: Tally,
     last_error: RefCell<Option<ClientError>>,
 }
 
@@ -59,8 +61,8 @@ impl Times {
 
 impl Course {
     pub(super) fn new(endpoint: String, topic: TopicName, shape: Shape) -> Rc<Self> {
-        let (tally, last_error) = (Tally::new(), RefCell::new(None));
-        Rc::new(Self { endpoint, topic, shape, tally, last_error })
+        let (tally, refused, last_error) = (Tally::new(), Tally::new(), RefCell::new(None));
+        Rc::new(Self { endpoint, topic, shape, tally, refused, last_error })
     }
 
     fn draft(&self, body: Bytes) -> Draft {
@@ -117,31 +119,70 @@ impl Course {
         }
     }
 
-    pub(super) async fn produce(self: &Rc<Self>) -> Result<Figures, Failure> {
+    /// With a rate, so many requests a second are offered, whatever becomes of them, as long as the
+    /// window has room.
+    pub(super) async fn produce(
+        self: &Rc<Self>,
+        rate: Option<u32>,
+    ) -> Result<(Figures, Refusals), Failure> {
         let in_flight = usize::try_from(self.shape.in_flight).expect("at most 65536");
         let producer = Rc::new(Producer::connect(&self.endpoint, in_flight).await?);
         let (loops, times) = (LocalSet::new(), Times::new(&self.shape));
-        for _ in 0..in_flight {
-            loops.spawn_local(Rc::clone(self).produce_loop(Rc::clone(&producer), times));
+        let interval = rate
+            .map(|rate| Duration::from_secs_f64(f64::from(self.shape.in_flight) / f64::from(rate)));
+        let start = Instant::now();
+        for place in 0..self.shape.in_flight {
+            let pace = interval.map(|interval| {
+                let share = f64::from(place) / f64::from(self.shape.in_flight);
+                Pace { next: start + interval.mul_f64(share), interval }
+            });
+            loops.spawn_local(Rc::clone(self).produce_loop(Rc::clone(&producer), times, pace));
         }
         self.run("produce", loops).await;
-        self.figures(self.shape.time())
+        let refused = self.refused.figures(0, self.shape.time());
+        let refusals = Refusals {
+            refused: refused.messages,
+            refused_p50_us: refused.p50_us,
+            refused_p99_us: refused.p99_us,
+            refused_max_us: refused.max_us,
+        };
+        Ok((self.figures(self.shape.time())?, refusals))
     }
 
-    async fn produce_loop(self: Rc<Self>, producer: Rc<Producer>, times: Times) {
+    async fn produce_loop(
+        self: Rc<Self>,
+        producer: Rc<Producer>,
+        times: Times,
+        mut pace: Option<Pace>,
+    ) {
         let drafts = self.drafts(usize::try_from(self.shape.batch).expect("at most 128"));
         loop {
+            if let Some(pace) = &mut pace {
+                pace.wait().await;
+            }
             let begun = Instant::now();
             if begun >= times.end {
                 return;
             }
-            if let Err(error) = producer.send(&drafts).await {
-                self.failed(error).await;
-                continue;
-            }
+            let sent = producer.send(&drafts).await;
             let now = Instant::now();
+            let tally = match sent {
+                Ok(_) => &self.tally,
+                Err(error) => {
+                    let overload = error.is_overload();
+                    *self.last_error.borrow_mut() = Some(error);
+                    // Who is paced offers the next one in any case.
+                    if pace.is_none() {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    if !overload {
+                        continue;
+                    }
+                    &self.refused
+                }
+            };
             if times.counts(begun, now) {
-                self.tally.note(now - begun, u64::from(self.shape.batch));
+                tally.note(now - begun, u64::from(self.shape.batch));
             }
         }
     }
@@ -256,6 +297,20 @@ impl Course {
                 self.failed(error).await;
             }
         }
+    }
+}
+
+/// When one place of the window offers its next request.
+struct Pace {
+    next: Instant,
+    interval: Duration,
+}
+
+impl Pace {
+    /// Who is late offers at once, and does not make up for what was missed.
+    async fn wait(&mut self) {
+        tokio::time::sleep_until(self.next).await;
+        self.next = (self.next + self.interval).max(Instant::now());
     }
 }
 

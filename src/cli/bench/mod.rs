@@ -2,9 +2,11 @@
 //!
 //! `produce`, `consume` and `e2e` drive a running cluster over gRPC as clients do. `raft` starts
 //! three nodes of its own and proposes inside the leader. All are closed loops: as many requests
-//! are under way as `--in-flight` says, and the next one goes when one is answered. Nothing is
-//! counted during a warm-up of one second.
+//! are under way as `--in-flight` says, and the next one goes when one is answered; only `produce`
+//! with a rate offers what it is told to. Nothing is counted during a warm-up of one second.
+//! `consumers` is the opposite: many clients that do nothing, and what that costs.
 
+mod consumers;
 mod disk;
 mod drive;
 mod report;
@@ -36,6 +38,9 @@ pub(super) enum Bench {
     Consume(Consume),
     /// Send messages, and time them until they are received.
     E2e(E2e),
+    /// Many push consumers that have nothing to do: what they cost, and how soon a message that
+    /// comes at last reaches its consumer.
+    Consumers(consumers::Consumers),
     /// Log and machine alone: propose inside the leader of three nodes that are started for it.
     Raft(Raft),
 }
@@ -79,6 +84,11 @@ struct Way {
 pub(super) struct Produce {
     #[arg(long, default_value = "bench", value_parser = topic_name)]
     topic: TopicName,
+    /// Offer so many requests a second, whatever becomes of them, instead of the next one when one
+    /// is answered. Never more than --in-flight are under way.
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -126,6 +136,11 @@ impl Bench {
             Self::Consume(consume) => consume.run().await?,
             Self::E2e(e2e) => e2e.run().await?,
             Self::Raft(raft) => raft.run().await?,
+            Self::Consumers(consumers) => {
+                let report = consumers.run().await?;
+                output.show(&report, consumers::table);
+                return Ok(());
+            }
         };
         output.show(&report, report::table);
         Ok(())
@@ -170,8 +185,11 @@ impl Produce {
     async fn run(self) -> Result<Report, Failure> {
         let disk = disk::measure(&self.shape.data).await?;
         let course = Course::new(self.way.end().await?, self.topic, self.shape.clone());
-        let figures = course.produce().await?;
-        Ok(Report::new("produce", "a send, until it is answered", &self.shape, figures, disk))
+        let (figures, refusals) = course.produce(self.rate).await?;
+        let latency_of = "a send, until it is answered OK";
+        let mut report = Report::new("produce", latency_of, &self.shape, figures, disk);
+        report.refusals = Some(refusals);
+        Ok(report)
     }
 }
 

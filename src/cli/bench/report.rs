@@ -12,6 +12,15 @@ use super::super::output::Table;
 use super::Shape;
 use super::disk::Disk;
 
+/// Messages that the broker refused for its load, and how soon it said so.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Refusals {
+    pub(super) refused: u64,
+    pub(super) refused_p50_us: u64,
+    pub(super) refused_p99_us: u64,
+    pub(super) refused_max_us: u64,
+}
+
 /// The keys of `--output json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -24,6 +33,8 @@ pub(super) struct Report {
     durability: &'static str,
     #[serde(flatten)]
     figures: Figures,
+    #[serde(flatten)]
+    pub(super) refusals: Option<Refusals>,
     #[serde(flatten)]
     disk: Disk,
     /// Where the disk was measured.
@@ -40,7 +51,19 @@ impl Report {
     ) -> Self {
         let Shape { size, in_flight, batch, ref data, .. } = *shape;
         let (data, durability) = (data.clone(), DURABILITY);
-        Self { bench, latency_of, size, in_flight, batch, durability, figures, disk, data }
+        let refusals = None;
+        Self {
+            bench,
+            latency_of,
+            size,
+            in_flight,
+            batch,
+            durability,
+            figures,
+            refusals,
+            disk,
+            data,
+        }
     }
 }
 
@@ -48,29 +71,33 @@ pub(super) fn table(report: &Report) -> Table {
     let Report { figures, disk, .. } = report;
     let row = |name: &str, value: String| [name.to_owned(), value];
     let micros = |value: u64| format!("{value} us");
-    Table::new(
-        ["BENCH", report.bench],
-        [
-            row("messages/s", format!("{:.0}", figures.messages_per_second)),
-            row("MB/s", format!("{:.1}", figures.mb_per_second)),
-            row("latency of", report.latency_of.to_owned()),
-            row("  p50", micros(figures.p50_us)),
-            row("  p90", micros(figures.p90_us)),
-            row("  p95", micros(figures.p95_us)),
-            row("  p99", micros(figures.p99_us)),
-            row("  p99.9", micros(figures.p999_us)),
-            row("  max", micros(figures.max_us)),
-            row("messages", format!("{} in {:.1} s", figures.messages, figures.seconds)),
-            row("size", format!("{} bytes", report.size)),
-            row("in flight", report.in_flight.to_string()),
-            row("batch", report.batch.to_string()),
-            row("durability", report.durability.to_owned()),
-            row("disk", format!("{}, just before", report.data.display())),
-            row("  fdatasync/s", format!("{:.0}", disk.fdatasync_per_second)),
-            row("  fdatasync p50", micros(disk.fdatasync_p50_us)),
-            row("  fdatasync p99", micros(disk.fdatasync_p99_us)),
-        ],
-    )
+    let mut rows = Vec::from([
+        row("messages/s", format!("{:.0}", figures.messages_per_second)),
+        row("MB/s", format!("{:.1}", figures.mb_per_second)),
+        row("latency of", report.latency_of.to_owned()),
+        row("  p50", micros(figures.p50_us)),
+        row("  p90", micros(figures.p90_us)),
+        row("  p95", micros(figures.p95_us)),
+        row("  p99", micros(figures.p99_us)),
+        row("  p99.9", micros(figures.p999_us)),
+        row("  max", micros(figures.max_us)),
+        row("messages", format!("{} in {:.1} s", figures.messages, figures.seconds)),
+        row("size", format!("{} bytes", report.size)),
+        row("in flight", report.in_flight.to_string()),
+        row("batch", report.batch.to_string()),
+        row("durability", report.durability.to_owned()),
+        row("disk", format!("{}, just before", report.data.display())),
+        row("  fdatasync/s", format!("{:.0}", disk.fdatasync_per_second)),
+        row("  fdatasync p50", micros(disk.fdatasync_p50_us)),
+        row("  fdatasync p99", micros(disk.fdatasync_p99_us)),
+    ]);
+    if let Some(refusals) = report.refusals.filter(|refusals| refusals.refused > 0) {
+        rows.extend([
+            row("refused", format!("{} messages: the broker was overloaded", refusals.refused)),
+            row("  p99", micros(refusals.refused_p99_us)),
+        ]);
+    }
+    Table::new(["BENCH", report.bench], rows)
 }
 
 /// Shown on standard error while it is a terminal.

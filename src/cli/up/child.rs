@@ -23,6 +23,16 @@ const OWN_SECTIONS: [&str; 3] = ["node", "listen", "advertise"];
 /// How much of a node's log is looked at for its last words.
 const TAIL_BYTES: u64 = 4096;
 
+/// How many worker threads tokio takes in a node.
+const THREADS: &str = "TOKIO_WORKER_THREADS";
+
+/// Nodes of one machine share its cores: with a thread for each core in each of them, half of all
+/// wake-ups go to threads that find nothing to do.
+fn threads(nodes: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (cores / nodes.max(1)).max(1)
+}
+
 /// A running node.
 #[derive(Debug)]
 pub(super) struct Running {
@@ -37,7 +47,11 @@ impl Running {
     ///
     /// Must be called on the process's main thread: the kernel ends the child when the *thread*
     /// that started it ends.
-    pub(super) fn start(planned: Planned, load: Option<Load>) -> Result<Self, UpError> {
+    pub(super) fn start(
+        planned: Planned,
+        nodes: usize,
+        load: Option<Load>,
+    ) -> Result<Self, UpError> {
         let log_path = planned.log_path();
         let log = File::options().create(true).append(true).open(&log_path);
         let log = log.map_err(|source| UpError::file(&log_path, source))?;
@@ -56,6 +70,9 @@ impl Running {
             // A group of its own, so that Ctrl-C in a terminal reaches `up` alone, which then
             // stops the nodes in its own way.
             .process_group(0);
+        if std::env::var_os(THREADS).is_none() {
+            command.env(THREADS, threads(nodes).to_string());
+        }
         for (name, _) in std::env::vars() {
             if Overlay::from_variable(&name, "")
                 .is_some_and(|overlay| OWN_SECTIONS.contains(&overlay.section.as_str()))

@@ -40,9 +40,10 @@ impl Drop for Scratch {
 pub(in crate::cli) async fn measure(data: &Path, load: Load) -> Result<Figures, UpError> {
     let scratch = Scratch::make(data)?;
     let nodes = free(&scratch.0)?;
-    prepare(&scratch.0, &nodes)?;
-    let running: Result<Vec<Running>, UpError> =
-        nodes.into_iter().map(|planned| Running::start(planned, Some(load))).collect();
+    prepare(&scratch.0, &nodes, None)?;
+    let count = nodes.len();
+    let start = |planned| Running::start(planned, count, Some(load));
+    let running: Result<Vec<Running>, UpError> = nodes.into_iter().map(start).collect();
     let mut running = running?;
     let limit = PATIENCE + Duration::from_secs(load.seconds);
     let waited = tokio::time::timeout(limit, figures(&mut running)).await;

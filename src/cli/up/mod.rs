@@ -32,10 +32,14 @@ use plan::{NODES_MAX, Planned};
 /// the data stays, and the same command goes on with it.
 #[derive(Debug, Args)]
 pub(super) struct Up {
-    /// How many nodes, which form one broker group; 3 survive the loss of 1. By default what is
-    /// in the data directory, or else 1.
+    /// How many nodes; 3 survive the loss of 1. By default what is in the data directory, or else
+    /// 1.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=NODES_MAX))]
     nodes: Option<u64>,
+    /// How many broker groups, each with a log and a leader of its own and a replica on every node.
+    /// By default what is in the data directory, or else 1; more can be added later.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    broker_groups: Option<u16>,
     /// Where configurations, data and logs of the nodes go.
     #[arg(long, value_name = "DIR", default_value = "raftmq-data")]
     data: PathBuf,
@@ -57,6 +61,11 @@ pub(super) enum UpError {
     OtherCount { data: PathBuf, there: u64, asked: u64 },
     #[error("{} was founded with the peer port {old} for node {node}, and now it would be {new}; the other nodes know the old one, so use the same --base-port", data.display())]
     OtherPorts { data: PathBuf, node: NodeId, old: String, new: String },
+    #[error(
+        "{} names the broker groups {there}, and --broker-groups is {asked}; a broker group cannot be taken away, so use at least their number",
+        path.display()
+    )]
+    FewerGroups { path: PathBuf, there: String, asked: u16 },
     #[error("--base-port is 0; allowed is 1 to 65533")]
     BasePortZero,
     #[error(
@@ -100,7 +109,7 @@ impl Up {
         let nodes = up.plan(there)?;
         plan::check_moved(&up.data, &nodes[..usize::try_from(there).unwrap_or(0)])?;
         check_ports(&nodes)?;
-        prepare(&up.data, &nodes)?;
+        prepare(&up.data, &nodes, up.broker_groups)?;
         here(supervise::supervise(&up.data, nodes, up.restart, output))
     }
 
@@ -116,9 +125,9 @@ impl Up {
 }
 
 /// Writes what nodes read at their start.
-fn prepare(data: &Path, nodes: &[Planned]) -> Result<(), UpError> {
+fn prepare(data: &Path, nodes: &[Planned], broker_groups: Option<u16>) -> Result<(), UpError> {
     certificate::keep_own(data, &Ipv4Addr::LOCALHOST.to_string())?;
-    plan::write_configs(nodes)
+    plan::write_configs(nodes, broker_groups)
 }
 
 /// Held as long as the file is open, and given back by the kernel however the process ends.

@@ -104,12 +104,16 @@ pub(super) fn check_moved(data: &Path, existing: &[Planned]) -> Result<(), UpErr
 
 /// Writes the file of each node. Settings that someone added to an existing file stay; what the
 /// plan decides is overwritten.
-pub(super) fn write_configs(nodes: &[Planned]) -> Result<(), UpError> {
+pub(super) fn write_configs(nodes: &[Planned], broker_groups: Option<u16>) -> Result<(), UpError> {
     for planned in nodes {
         fs::create_dir_all(&planned.dir).map_err(|source| UpError::file(&planned.dir, source))?;
         let path = planned.config_path();
         let mut table = read(&path)?;
         set_plan(&mut table, planned, nodes);
+        if let Some(asked) = broker_groups {
+            let fewer = |there| UpError::FewerGroups { path: path.clone(), there, asked };
+            set_broker_groups(&mut table, asked).map_err(fewer)?;
+        }
         let text = format!("# Written by raftmq up, which keeps what you add.\n\n{table}");
         if fs::read_to_string(&path).is_ok_and(|old| old == text) {
             continue;
@@ -158,6 +162,33 @@ fn set_plan(table: &mut Table, planned: &Planned, nodes: &[Planned]) {
         Value::Table(member)
     };
     table.insert("members".into(), Value::Array(nodes.iter().map(member).collect()));
+}
+
+/// Names that are there stay, since each stands for data; the error is those names.
+fn set_broker_groups(table: &mut Table, asked: u16) -> Result<(), String> {
+    let there = table.get("broker").and_then(|broker| broker.get("groups")).cloned();
+    let mut names = match there {
+        Some(Value::Array(names)) => names,
+        Some(Value::String(names)) => {
+            names.split(',').map(|name| Value::from(name.trim())).collect()
+        }
+        Some(_) | None => vec![Value::from("group-0")],
+    };
+    if names.len() > usize::from(asked) {
+        let texts: Vec<_> = names.iter().filter_map(Value::as_str).collect();
+        return Err(texts.join(", "));
+    }
+    let fresh = (0..).map(|number: u16| Value::from(format!("group-{number}")));
+    for name in fresh {
+        if names.len() == usize::from(asked) {
+            break;
+        }
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    set(table, "broker", "groups", Value::Array(names));
+    Ok(())
 }
 
 /// All nodes have the one certificate of the cluster, so that a client needs one root. Somebody
@@ -221,7 +252,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(existing(dir.path()), 0);
         let nodes = plan(dir.path(), 3, Some(9000)).unwrap();
-        write_configs(&nodes).unwrap();
+        write_configs(&nodes, None).unwrap();
         assert_eq!(existing(dir.path()), 3);
 
         let path = nodes[1].config_path();
@@ -233,14 +264,14 @@ mod tests {
 
         let added = fs::read_to_string(&path).unwrap() + "\n[admin]\nfrom_anywhere = true\n";
         fs::write(&path, added).unwrap();
-        write_configs(&nodes).unwrap();
+        write_configs(&nodes, None).unwrap();
         assert!(load().admin_from_anywhere);
 
         let own = certificate::own_files(dir.path());
         assert_eq!(load().tls, Some(own.clone()));
         let elsewhere = fs::read_to_string(&path).unwrap().replace("/tls/key", "/other/key");
         fs::write(&path, elsewhere).unwrap();
-        write_configs(&nodes).unwrap();
+        write_configs(&nodes, None).unwrap();
         let key = dir.path().join("other/key.pem");
         assert_eq!(load().tls, Some(crate::config::TlsFiles { key, ..own }), "it was set by hand");
 
@@ -252,13 +283,32 @@ mod tests {
     }
 
     #[test]
+    fn broker_groups_are_added_and_never_taken_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let nodes = plan(dir.path(), 1, None).unwrap();
+        let groups = || {
+            let sources = Sources { file: nodes[0].config_path(), overlays: vec![] };
+            let names = sources.load().unwrap().broker_groups;
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        write_configs(&nodes, None).unwrap();
+        assert_eq!(groups(), ["group-0"]);
+        write_configs(&nodes, Some(3)).unwrap();
+        assert_eq!(groups(), ["group-0", "group-1", "group-2"]);
+        write_configs(&nodes, None).unwrap();
+        assert_eq!(groups().len(), 3, "what is there stays");
+        let error = write_configs(&nodes, Some(2)).unwrap_err().to_string();
+        assert!(error.contains("group-0, group-1, group-2"), "{error}");
+    }
+
+    #[test]
     fn the_certificate_moves_with_the_data() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (dir.path().join("old"), dir.path().join("new"));
-        write_configs(&plan(&old, 1, None).unwrap()).unwrap();
+        write_configs(&plan(&old, 1, None).unwrap(), None).unwrap();
         fs::rename(&old, &new).unwrap();
         let nodes = plan(&new, 1, None).unwrap();
-        write_configs(&nodes).unwrap();
+        write_configs(&nodes, None).unwrap();
         let config = Sources { file: nodes[0].config_path(), overlays: vec![] }.load().unwrap();
         assert_eq!(config.tls, Some(certificate::own_files(&new)));
     }

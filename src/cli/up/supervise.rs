@@ -32,6 +32,8 @@ struct Supervisor<'a> {
     data: &'a Path,
     restart: bool,
     output: &'a Output,
+    /// Nodes of this machine.
+    count: usize,
     running: BTreeMap<NodeId, Running>,
     /// Nodes that wait for their next start.
     paused: Vec<(Instant, Planned)>,
@@ -58,6 +60,7 @@ pub(super) async fn supervise(
         data,
         restart,
         output,
+        count: nodes.len(),
         running: BTreeMap::new(),
         paused: Vec::new(),
         lines: BTreeMap::new(),
@@ -93,7 +96,7 @@ impl Supervisor<'_> {
     }
 
     fn start(&mut self, planned: Planned) -> Result<(), UpError> {
-        let running = Running::start(planned, None)?;
+        let running = Running::start(planned, self.count, None)?;
         let planned = &running.planned;
         let at = |port| HostPort::loopback(port).to_string();
         let line = NodeLine {

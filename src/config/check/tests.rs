@@ -134,3 +134,22 @@ fn elections_wait_for_more_than_one_heartbeat_and_spread() {
     let hasty = broken(&with("[raft]\nheartbeat_ms = 1\n"));
     assert_eq!(hasty, RelationError::Heartbeat { value: 1, min: 10, max: 10_000 });
 }
+
+#[test]
+fn broker_groups_have_names_of_their_own() {
+    let with = |groups: &str| {
+        let text = format!("[node]\nid = 1\ndata = \"d\"\n[broker]\n{groups}\n");
+        Sources { file: "raftmq.toml".into(), overlays: vec![] }.parse(&text)
+    };
+    let names = |groups: &str| -> Vec<String> {
+        let config = with(groups).unwrap();
+        config.broker_groups.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(names(""), ["group-0"]);
+    assert_eq!(names("groups = [\"b\", \"a\"]"), ["a", "b"]);
+    assert_eq!(names("groups = \"b, a\""), ["a", "b"]);
+    for wrong in ["groups = []", "groups = \"a,a\"", "groups = \"a,\"", "groups = \"../a\""] {
+        let error = with(wrong).unwrap_err().to_string();
+        assert!(error.contains("broker.groups"), "{wrong}: {error}");
+    }
+}

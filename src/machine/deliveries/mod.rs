@@ -78,6 +78,13 @@ impl Deliveries {
         self.queue_mut(key).pending.get_mut(&key.offset.get()).expect("the key is pending")
     }
 
+    /// Every hidden message has exactly one deadline.
+    pub(super) fn in_flight(&self) -> usize {
+        let hidden = self.due.len();
+        assert!(hidden <= self.pending_total, "{hidden} hidden of {} pending", self.pending_total);
+        hidden
+    }
+
     fn next_sequence(&mut self) -> u64 {
         self.last_sequence += 1;
         self.last_sequence

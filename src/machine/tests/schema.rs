@@ -43,6 +43,30 @@ fn a_topic_name_has_incarnations() {
 }
 
 #[test]
+fn a_page_begins_behind_a_name_that_need_not_exist() {
+    let mut bench = Bench::new();
+    for name in ["c", "a", "d", "b"] {
+        bench.apply(names::topic(name, 1));
+        bench.apply(names::group(name));
+    }
+    bench.apply(Command::DeleteTopic { topic: TopicId::new(1) });
+    let state = bench.machine.state();
+    let topics = |after: Option<&str>| {
+        let after = after.map(|after| TopicName::new(after).unwrap());
+        let page = state.topics_after(after.as_ref());
+        page.map(|topic| topic.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(topics(None), ["a", "b", "d"]);
+    assert_eq!(topics(Some("a")), ["b", "d"]);
+    assert_eq!(topics(Some("c")), ["d"], "it is gone, and its place is known none the less");
+    assert!(topics(Some("d")).is_empty());
+    let after = GroupName::new("b").unwrap();
+    let groups = state.groups_after(Some(&after)).map(|group| group.name.to_string());
+    assert_eq!(groups.collect::<Vec<_>>(), ["c", "d"]);
+    assert_eq!((state.topics_count(), state.groups_count()), (3, 4));
+}
+
+#[test]
 fn queues_are_limited() {
     let mut bench = Bench::new();
     let limit = |what: &str, limit| Reply::Refused(Refusal::Limit { what: what.into(), limit });

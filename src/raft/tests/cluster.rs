@@ -89,7 +89,7 @@ impl Node {
     }
 
     pub(super) fn topics(&self) -> usize {
-        self.group.read(|state| state.topics().count())
+        self.group.read(|state| state.topics_count())
     }
 
     pub(super) fn status(&self) -> Status {
@@ -161,7 +161,8 @@ impl Cluster {
             let group =
                 Group::open(env::os::env(), options, Arc::new(Echo(id)), Arc::new(Deaf)).unwrap();
             let listener = bind(address).await;
-            let server = tonic::transport::Server::builder().add_routes(group.peer_service());
+            let server = tonic::transport::Server::builder()
+                .add_routes(crate::raft::peer_service(std::slice::from_ref(&group)));
             tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
             group
         });

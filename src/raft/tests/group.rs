@@ -70,7 +70,7 @@ async fn answered_proposals_survive_kills_under_load() {
     answered.sort();
     for (node, running) in cluster.running() {
         let names = |state: &crate::machine::State| {
-            state.topics().map(|topic| topic.name.to_string()).collect::<Vec<_>>()
+            state.topics_after(None).map(|topic| topic.name.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(running.group.read(names), answered, "node {node}");
     }

@@ -1,0 +1,61 @@
+//! A send goes to one broker group: one that this node leads, if there is one.
+
+use tokio::time::Instant;
+
+use crate::base::{Millis, TopicName};
+use crate::broker::api::{SendRequest, Sent};
+use crate::broker::error::{NoTopic, SendError};
+use crate::broker::{Broker, Replica};
+use crate::machine::DEDUP_WINDOW;
+
+/// How long one send is tried at most. A repetition is known as one only within the dedup window,
+/// so a proposal that is sent again after a change of leader must not outlive it.
+const SEND_TIME_MAX: Millis = Millis::from_secs(20);
+const _: () = assert!(SEND_TIME_MAX.get() < DEDUP_WINDOW.get());
+
+impl Broker {
+    /// All messages of the request are one entry of one broker group: all become visible, or none.
+    ///
+    /// Another group is tried only where the one before did certainly not take them, since each
+    /// group knows its own repetitions only.
+    pub async fn send(&self, mut request: SendRequest) -> Result<Vec<Sent>, SendError> {
+        assert!(!request.messages.is_empty(), "the protocol refuses empty requests");
+        request.deadline = request.deadline.min(Instant::now() + SEND_TIME_MAX.duration());
+        self.resolve_topic(&request.topic, request.deadline).await?;
+        let mut refused = NoTopic { topic: request.topic.clone() }.into();
+        for replica in self.takers(&request.topic) {
+            match replica.send(&request).await {
+                Err(error) if is_definite(&error) => refused = error,
+                outcome => return outcome,
+            }
+        }
+        Err(refused)
+    }
+
+    /// The replicas that have the topic, in the order in which they are tried: those that lead,
+    /// then those that know who leads, and in each class by turns.
+    fn takers(&self, topic: &TopicName) -> Vec<&Replica> {
+        let mut takers: Vec<&Replica> =
+            self.0.replicas.iter().filter(|replica| replica.knows_topic(topic)).collect();
+        if takers.len() > 1 {
+            let turn = self.turn(takers.len());
+            takers.rotate_left(turn);
+            // Stable: the turn decides among equals.
+            takers.sort_by_key(|replica| match (replica.serving(), replica.leader()) {
+                (true, _) => 0,
+                (false, Some(_)) => 1,
+                (false, None) => 2,
+            });
+        }
+        takers
+    }
+}
+
+/// The group did not take the messages, and will not.
+fn is_definite(error: &SendError) -> bool {
+    match error {
+        SendError::Unavailable(unavailable) => !unavailable.outcome_unknown,
+        SendError::Overloaded(_) | SendError::NoTopic(_) => true,
+        SendError::KindConflict(_) | SendError::KindNotYet(_) | SendError::Limit(_) => false,
+    }
+}

@@ -1,0 +1,89 @@
+//! Waiting for messages without taking any: what a receive from several broker groups does first.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::broker::Replica;
+use crate::broker::api::ReceiveRequest;
+use crate::broker::desk::Wish;
+use crate::broker::receive::{FORWARD_GRACE, NO_LEADER_PAUSE, Place};
+use crate::broker::remote::{self, Declined, Question};
+use crate::filter::TagFilter;
+
+/// A watch that was told "now" and whose client then took nothing has used up a wake-up; another
+/// one is woken after this time.
+const WAKE_AGAIN: Duration = Duration::from_secs(1);
+
+impl Replica {
+    /// Whether there is something that this poll would get; false when there was not until the
+    /// deadline. Takes nothing, so it may be dropped at any moment.
+    pub(super) async fn watch(
+        &self,
+        request: &ReceiveRequest,
+        filter: &TagFilter,
+        deadline: Instant,
+    ) -> bool {
+        loop {
+            let watched = match self.leader() {
+                Some(leader) if leader == self.node() => {
+                    self.watch_here(request, filter, deadline).await.ok()
+                }
+                Some(leader) => self.watch_at(leader, request, deadline).await,
+                None => None,
+            };
+            match watched {
+                Some(ready) => return ready,
+                None if Instant::now() >= deadline => return false,
+                None => self.leader_changed(NO_LEADER_PAUSE).await,
+            }
+        }
+    }
+
+    /// The leader's part; also what a forwarded watch runs.
+    pub(super) async fn watch_here(
+        &self,
+        request: &ReceiveRequest,
+        filter: &TagFilter,
+        deadline: Instant,
+    ) -> Result<bool, Declined> {
+        let Place { group, topic, queues, desk, normal, waiter } = self.place(request, filter)?;
+        loop {
+            if !self.serving() {
+                return Err(Declined::NotLeader);
+            }
+            self.ensure_subscribed(group, topic, &normal).await?;
+            let wish = Wish { group, topic, queues, filter, filter_text: &normal, batch: 1 };
+            let found = self.group.read(|state| desk.lock().peek(state, &wish));
+            if found.map_err(|error| self.storage(&error))? {
+                let waiters = self.waiters.clone();
+                tokio::spawn(async move {
+                    sleep(WAKE_AGAIN).await;
+                    waiters.ready(group, topic, 1);
+                });
+                return Ok(true);
+            }
+            if timeout_at(deadline, waiter.woken()).await.is_err() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// `None` when the node could not be asked or does not lead.
+    async fn watch_at(
+        &self,
+        leader: crate::base::NodeId,
+        request: &ReceiveRequest,
+        deadline: Instant,
+    ) -> Option<bool> {
+        let poll = deadline.saturating_duration_since(Instant::now());
+        let question = Question::Watch(ReceiveRequest { poll, ..request.clone() }).encode();
+        let deadline = deadline + FORWARD_GRACE.duration();
+        let answer = tokio::select! {
+            biased;
+            answer = self.ask(leader, question, deadline) => answer.ok()?,
+            () = self.left_behind(leader) => return None,
+        };
+        remote::decode_watched(answer).ok()?
+    }
+}

@@ -1,0 +1,120 @@
+//! The broker groups that this node has replicas of: opened together, joined together.
+
+use std::sync::Arc;
+
+use futures::future::{join_all, select_all, try_join_all};
+
+use crate::base::{BrokerGroupId, BrokerGroupName};
+use crate::broker::{Bell, Seat};
+use crate::config::Config;
+use crate::env::Env;
+use crate::raft::{Group, TransferError};
+
+use super::live::Live;
+use super::peers::{Desk, tell_now};
+use super::{NodeError, raft_options};
+
+/// One replica and what goes with it.
+#[derive(Debug)]
+pub(super) struct Hosted {
+    pub(super) name: BrokerGroupName,
+    pub(super) id: BrokerGroupId,
+    pub(super) group: Group,
+    pub(super) desk: Arc<Desk>,
+    bell: Bell,
+}
+
+impl Hosted {
+    /// Opening may replay much log, so it has a thread of its own.
+    pub(super) async fn open(
+        env: Env,
+        config: &Config,
+        name: &BrokerGroupName,
+        live: &Arc<Live>,
+    ) -> Result<Self, NodeError> {
+        let options = raft_options(config, name);
+        let (id, bell) = (name.id(), Bell::default());
+        let desk = Arc::new(Desk::new(Arc::clone(live), id));
+        let (asked, sink) = (Arc::clone(&desk) as _, Arc::new(bell.clone()) as _);
+        let opening = tokio::task::spawn_blocking(move || Group::open(env, options, asked, sink));
+        let group = opening.await.map_err(|error| NodeError::Task {
+            task: "opening the replica",
+            reason: error.to_string(),
+        })?;
+        let group =
+            group.map_err(|source| NodeError::Open { broker_group: name.clone(), source })?;
+        assert!(desk.group.set(group.clone()).is_ok(), "a desk has one replica");
+        Ok(Self { name: name.clone(), id, group, desk, bell })
+    }
+
+    pub(super) fn seat(&self) -> Seat {
+        let Self { name, group, bell, .. } = self;
+        Seat { name: name.clone(), group: group.clone(), bell: bell.clone() }
+    }
+
+    /// The start, unless the replica ends meanwhile.
+    async fn join(&self) -> Result<(), NodeError> {
+        let broker_group = self.name.clone();
+        let mut fatal = self.group.fatal();
+        tokio::select! {
+            started = self.group.start() => {
+                started.map_err(|source| NodeError::Start { broker_group, source })
+            }
+            reason = ended(&mut fatal) => Err(NodeError::Replica { broker_group, reason }),
+        }
+    }
+
+    /// Clients are still served meanwhile, by way of the next leader.
+    async fn hand_over(&self) {
+        let broker_group = &self.name;
+        match self.group.transfer_leadership().await {
+            Ok(()) => tracing::info!(%broker_group, "the leadership is handed over"),
+            Err(TransferError::NotLeader | TransferError::NobodyElse) => {}
+            Err(error) => {
+                tracing::warn!(%broker_group, %error, "the leadership is not handed over");
+            }
+        }
+    }
+}
+
+pub(super) async fn join_groups(hosted: &[Hosted]) -> Result<(), NodeError> {
+    try_join_all(hosted.iter().map(Hosted::join)).await.map(|_| ())
+}
+
+pub(super) async fn hand_over_all(hosted: &[Hosted]) {
+    join_all(hosted.iter().map(|hosted| tell_now(&hosted.desk))).await;
+    join_all(hosted.iter().map(Hosted::hand_over)).await;
+}
+
+/// The first replica that ends by itself.
+pub(super) async fn first_fatal(hosted: &[Hosted]) -> NodeError {
+    let fatal = |hosted: &Hosted| {
+        let (broker_group, mut fatal) = (hosted.name.clone(), hosted.group.fatal());
+        Box::pin(async move {
+            let reason = ended(&mut fatal).await;
+            NodeError::Replica { broker_group, reason }
+        })
+    };
+    select_all(hosted.iter().map(fatal)).await.0
+}
+
+async fn ended(fatal: &mut tokio::sync::watch::Receiver<Option<String>>) -> String {
+    let reason = fatal.wait_for(Option::is_some).await.map(|reason| reason.clone());
+    reason.ok().flatten().unwrap_or_else(|| "without a reason".to_owned())
+}
+
+/// Data of a broker group that is not configured any more would be forgotten silently.
+pub(super) fn warn_of_strangers(config: &Config) {
+    let Ok(entries) = std::fs::read_dir(&config.data) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let known = |group: &BrokerGroupName| *group.as_str() == *name;
+        if entry.path().join("log").is_dir() && !config.broker_groups.iter().any(known) {
+            tracing::warn!(
+                directory = %entry.path().display(),
+                "there is data of a broker group that broker.groups does not name; its messages \
+                 are not served"
+            );
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What may be under way at this node, in bytes. A proposal beyond that is refused at once, with
+//! the time in which it is likely to find room: a refusal that comes early costs little, and what
+//! waits longer than its caller does is work for nothing.
+//!
+//! The bound follows from what is drained (Little's law): about [`DELAY`] of it, within fixed
+//! limits. What is drained is measured while something is under way without a pause; nothing is
+//! ever held back to be measured.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::base::{ByteSize, Millis};
+
+/// How long what was admitted may take to drain.
+const DELAY: Duration = Duration::from_millis(250);
+/// So much is admitted whatever was measured: a small load never shows what is possible.
+const FLOOR: u64 = 2 << 20;
+/// What a command costs beside its bytes: many small ones are as much work as few large ones.
+const COMMAND_COST: u64 = 1024;
+/// Time over which the rate is measured.
+const WINDOW: Duration = Duration::from_millis(100);
+/// Told while nothing is known.
+const RETRY_UNKNOWN: Millis = Millis::new(100);
+const RETRY_MIN: Millis = Millis::new(10);
+const RETRY_MAX: Millis = Millis::new(1_000);
+
+/// How much room a command has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// New messages: what an overload is made of.
+    Message,
+    /// All else, deliveries above all. Has a reserve, so that consumers can drain an overload.
+    Other,
+}
+
+/// Too much is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Busy {
+    pub(crate) under_way: ByteSize,
+    pub(crate) retry_after: Millis,
+}
+
+pub(crate) struct Admission {
+    limit: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    used: u64,
+    /// Bytes in a second, once measured.
+    rate: Option<u64>,
+    /// Drained since then, always with something under way.
+    drained: u64,
+    since: Instant,
+}
+
+/// Room that was given; it comes back when this is dropped.
+#[must_use = "the room comes back when this is dropped"]
+pub(crate) struct Permit<'a> {
+    admission: &'a Admission,
+    cost: u64,
+}
+
+impl Admission {
+    pub(crate) fn new(limit: ByteSize) -> Self {
+        let state = State { used: 0, rate: None, drained: 0, since: Instant::now() };
+        Self { limit: limit.get(), state: Mutex::new(state) }
+    }
+
+    /// One command alone always finds room, however large it is.
+    pub(crate) fn admit(&self, class: Class, bytes: usize) -> Result<Permit<'_>, Busy> {
+        let cost = bytes as u64 + COMMAND_COST;
+        let mut state = self.state.lock();
+        self.fits(&state, class, cost)?;
+        if state.used == 0 {
+            state.drained = 0;
+            state.since = Instant::now();
+        }
+        state.used += cost;
+        Ok(Permit { admission: self, cost })
+    }
+
+    /// Whether it would be admitted now: before work is done for it.
+    pub(crate) fn would_admit(&self, class: Class, bytes: usize) -> Result<(), Busy> {
+        self.fits(&self.state.lock(), class, bytes as u64 + COMMAND_COST)
+    }
+
+    fn fits(&self, state: &State, class: Class, cost: u64) -> Result<(), Busy> {
+        if state.used == 0 || state.used + cost <= self.bound(state, class) {
+            return Ok(());
+        }
+        let under_way = ByteSize::new(state.used);
+        Err(Busy { under_way, retry_after: state.retry_after() })
+    }
+
+    fn bound(&self, state: &State, class: Class) -> u64 {
+        let drains = |rate: u64| u64::try_from(u128::from(rate) * DELAY.as_millis() / 1000);
+        let wanted = state.rate.map_or(self.limit, |rate| drains(rate).unwrap_or(u64::MAX));
+        let bound = wanted.max(FLOOR).min(self.limit);
+        match class {
+            Class::Message => bound,
+            Class::Other => bound + bound / 4,
+        }
+    }
+
+    fn release(&self, cost: u64, now: Instant) {
+        let mut state = self.state.lock();
+        state.used = state.used.checked_sub(cost).expect("what comes back was given");
+        state.drained += cost;
+        let elapsed = now.duration_since(state.since);
+        if elapsed < WINDOW {
+            return;
+        }
+        let latest = u128::from(state.drained) * 1000 / elapsed.as_millis().max(1);
+        let latest = u64::try_from(latest).unwrap_or(u64::MAX);
+        state.rate = Some(state.rate.map_or(latest, |rate| rate / 2 + latest / 2));
+        state.drained = 0;
+        state.since = now;
+    }
+}
+
+impl State {
+    fn retry_after(&self) -> Millis {
+        let Some(rate) = self.rate.filter(|rate| *rate > 0) else { return RETRY_UNKNOWN };
+        let drained_in = u64::try_from(u128::from(self.used) * 1000 / u128::from(rate));
+        Millis::new(drained_in.unwrap_or(u64::MAX)).clamp(RETRY_MIN, RETRY_MAX)
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.admission.release(self.cost, Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: usize = 1024;
+
+    #[test]
+    fn what_does_not_fit_is_refused_at_once_and_fits_again_later() {
+        let admission = Admission::new(ByteSize::kib(64));
+        // Each counts as two KiB, so that 32 are 64 KiB.
+        let all: Vec<_> =
+            (0..32).map(|_| admission.admit(Class::Message, KIB).ok().unwrap()).collect();
+        let busy = admission.admit(Class::Message, KIB).err().unwrap();
+        assert_eq!(busy, Busy { under_way: ByteSize::kib(64), retry_after: RETRY_UNKNOWN });
+        // Deliveries still find room, and not without end.
+        let others: Vec<_> =
+            (0..8).map(|_| admission.admit(Class::Other, KIB).ok().unwrap()).collect();
+        assert!(admission.admit(Class::Other, KIB).is_err());
+        drop((all, others));
+        let large = admission.admit(Class::Message, 4 << 20).ok();
+        assert!(large.is_some(), "one alone always fits");
+        assert!(admission.admit(Class::Message, 0).is_err());
+        drop(large);
+        assert!(admission.admit(Class::Message, 0).is_ok());
+    }
+
+    #[test]
+    fn the_bound_follows_the_rate() {
+        let admission = Admission::new(ByteSize::mib(64));
+        // 40 MiB a second, with something under way all the time.
+        let _one = admission.admit(Class::Message, 0).ok().unwrap();
+        let mut now = Instant::now();
+        for _ in 0..100 {
+            let next = admission.admit(Class::Message, (1 << 20) - KIB).ok().unwrap();
+            now += Duration::from_millis(25);
+            admission.release(next.cost, now);
+            std::mem::forget(next);
+        }
+        let rate = admission.state.lock().rate.unwrap() >> 20;
+        assert!((36..=44).contains(&rate), "{rate} MiB/s");
+        let mut held = Vec::new();
+        let busy = loop {
+            match admission.admit(Class::Message, (1 << 20) - KIB) {
+                Ok(permit) => held.push(permit),
+                Err(busy) => break busy,
+            }
+        };
+        assert!((8..=11).contains(&held.len()), "{}", held.len());
+        assert!((200..=300).contains(&busy.retry_after.get()), "{busy:?}");
+    }
+}
