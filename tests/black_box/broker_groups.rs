@@ -26,7 +26,7 @@ fn leader(replicas: &[Replica]) -> Option<u64> {
 }
 
 /// The leaders of both groups, once they are on different nodes.
-fn spread_leaders(cluster: &Cluster) -> [u64; 2] {
+pub(super) fn spread_leaders(cluster: &Cluster) -> [u64; 2] {
     until("the leaders are spread", PATIENCE, || {
         let endpoint = cluster.nodes()[0].grpc;
         let groups = cluster.groups_by(endpoint)?;
@@ -38,7 +38,7 @@ fn spread_leaders(cluster: &Cluster) -> [u64; 2] {
 }
 
 /// How many messages of a topic each broker group holds, by the group's name.
-fn held(cluster: &Cluster, endpoint: SocketAddr, topic: &str) -> Vec<(String, u64)> {
+pub(super) fn held(cluster: &Cluster, endpoint: SocketAddr, topic: &str) -> Vec<(String, u64)> {
     let described = cluster.tool(endpoint, &["topic", "describe", topic]).unwrap();
     let part = |part: &Value| {
         let queues = part["queues"].as_array().unwrap().iter();

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 
+use super::broker_groups::{held, spread_leaders};
 use crate::common::cluster::{Cluster, Node, PATIENCE, Plan, check_ready, kill, wait_drained};
 use crate::common::driver::{Content, Received, Task, Told};
 use crate::common::driver::{count, errors, received, received_ids, sent, told};
@@ -37,7 +38,7 @@ const GAP_MAX_MS: u64 = 5000;
 /// dropped from the route, and time enough to come round to its queues several times.
 const WITHOUT_IT: Duration = Duration::from_secs(8);
 
-const COLUMNS: [&str; 8] = [
+const COLUMNS: [&str; 9] = [
     "client",
     "send",
     "simple receive",
@@ -46,6 +47,7 @@ const COLUMNS: [&str; 8] = [
     "TLS",
     "leader killed",
     "leader stays dead",
+    "two broker groups",
 ];
 type Row = [String; COLUMNS.len()];
 static TABLE: Mutex<BTreeMap<Client, Row>> = Mutex::new(BTreeMap::new());
@@ -107,12 +109,14 @@ fn run_stories(client: Client) -> Row {
         cell_if(client.speaks_tls(), "n/a", || stand.use_tls()),
         cell(|| stand.kill_leaders(kills.unwrap_or(1))),
         String::new(),
+        String::new(),
     ];
     // One cluster at a time.
     drop(stand);
     row[7] = cell_if(kills.is_some(), "full form only", || {
         Stand::new(client, Plan::of(3)).lose_leader()
     });
+    row[8] = cell(|| reach_both_groups(client));
     let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
     println!(
         "{client:?}: installed in {}, waited {} for its cluster, told its stories in {}",
@@ -158,6 +162,30 @@ fn note_row(client: Client, row: Row) {
         writeln!(text, "{why}.").unwrap();
     }
     std::io::stdout().write_all(text.as_bytes()).unwrap();
+}
+
+/// What is sent through any node comes to a consumer behind any node, and both groups have a part.
+fn reach_both_groups(client: Client) -> String {
+    const EACH: u64 = 20;
+    let mut stand = Stand::new(client, Plan { broker_groups: 2, ..Plan::of(3) });
+    spread_leaders(&stand.cluster);
+    stand.create_topic("both");
+    let nodes = stand.cluster.nodes();
+    let mut wanted = ById::new();
+    for node in &nodes {
+        stand.at = node.grpc;
+        let task = Task { count: EACH, ..stand.task("send", "both", "") };
+        wanted.extend(stand.send_all(&task, &format!("both-{}", node.node)));
+    }
+    let held: Vec<u64> =
+        held(&stand.cluster, stand.at, "both").into_iter().map(|(_, held)| held).collect();
+    assert!(held.len() == 2 && held.iter().all(|held| *held > 0), "{held:?}");
+    for node in &nodes {
+        stand.at = node.grpc;
+        let group = format!("behind-{}", node.node);
+        stand.consume_all(&stand.task("simple", "both", &group), &group, &wanted);
+    }
+    format!("{} + {} OK through each node", held[0], held[1])
 }
 
 /// A client before a cluster.

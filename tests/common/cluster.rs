@@ -353,11 +353,16 @@ fn read_replica(value: &Value) -> Result<Replica, String> {
 pub(crate) fn wait_drained(cluster: &Cluster, endpoint: SocketAddr, group: &str) {
     until(&format!("group {group} is drained"), PATIENCE, || {
         let value = cluster.tool(endpoint, &["group", "describe", group])?;
-        let topics = find_key(&value, "topics").and_then(Value::as_array);
-        let topics = topics.ok_or_else(|| format!("no topics in {value}"))?;
+        let parts = value["parts"].as_array().ok_or_else(|| format!("no parts in {value}"))?;
+        let topics: Vec<_> =
+            parts.iter().filter_map(|part| part["topics"].as_array()).flatten().collect();
         let left = |topic: &Value, key: &str| topic[key].as_u64().unwrap_or(u64::MAX);
         let idle = |topic: &Value| left(topic, "ready") == 0 && left(topic, "in_flight") == 0;
-        if !topics.is_empty() && topics.iter().all(idle) { Ok(()) } else { Err(value.to_string()) }
+        if !topics.is_empty() && topics.into_iter().all(idle) {
+            Ok(())
+        } else {
+            Err(value.to_string())
+        }
     });
 }
 
