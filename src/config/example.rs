@@ -97,7 +97,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 28);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 29);
         assert_eq!(parse(&uncommented.join("\n")), parse(EXAMPLE));
     }
 }
