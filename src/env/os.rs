@@ -347,6 +347,20 @@ mod tests {
     }
 
     #[test]
+    fn zeros_past_the_page_cache_are_seen_by_reads_and_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = OsDisk.open(&dir.path().join("file"), Open::Log).unwrap();
+        file.write_at(0, &[7; 3 * PAGE]).unwrap();
+        assert_eq!(file.read_at(PAGE as u64, 2).unwrap(), [7; 2].as_slice());
+        file.write_zeros(PAGE as u64, 4 * PAGE).unwrap();
+        assert_eq!(file.len().unwrap(), 5 * PAGE as u64);
+        assert_eq!(file.read_at(0, PAGE).unwrap(), [7; PAGE].as_slice());
+        assert_eq!(file.read_at(PAGE as u64, 4 * PAGE).unwrap(), [0; 4 * PAGE].as_slice());
+        file.write_at(PAGE as u64 + 1, b"x").unwrap();
+        assert_eq!(file.read_at(PAGE as u64, 3).unwrap(), b"\0x\0".as_slice());
+    }
+
+    #[test]
     fn knows_when_nothing_is_lent_any_more() {
         let dir = tempfile::tempdir().unwrap();
         let file = OsDisk.open(&dir.path().join("file"), Open::Log).unwrap();
