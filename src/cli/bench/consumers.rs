@@ -136,10 +136,11 @@ impl Consumers {
         created.map(|(_, created)| created).try_for_each(async |_| Ok(())).await?;
         for_all(&names, async |name| client.create_group(&group(name), 0, &[], &[]).await).await?;
         let report = self.measure(&client, &names).await;
-        // What was made for this is cleared away, also when it failed.
-        for_all(&names, async |name| client.delete_topic(name).await).await?;
-        for_all(&names, async |name| client.delete_group(&group(name)).await).await?;
-        report
+        // What was made for this is cleared away also when it failed; why it failed is told first.
+        let cleared = clear(&client, &names).await;
+        let report = report?;
+        cleared?;
+        Ok(report)
     }
 
     /// The topics; their groups have the same names.
@@ -288,6 +289,11 @@ fn group(topic: &TopicName) -> GroupName {
 fn take(topic: &TopicName) -> Take {
     let (topic, group) = (topic.clone(), group(topic));
     Take { topic, group, filter: "*".to_owned(), max: 32, invisible: INVISIBLE, wait: POLL }
+}
+
+async fn clear(client: &Client, names: &[TopicName]) -> Result<(), Failure> {
+    for_all(names, async |name| client.delete_topic(name).await).await?;
+    for_all(names, async |name| client.delete_group(&group(name)).await).await
 }
 
 async fn for_all<T>(
