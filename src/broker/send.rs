@@ -30,11 +30,15 @@ struct Target {
 }
 
 impl Broker {
+    /// Refuses messages of so many bytes when there is no room for them: to be asked before work is
+    /// done for them.
+    pub fn has_room(&self, bytes: usize) -> Result<(), SendError> {
+        self.group.has_room(bytes).map_err(|error| send_error(&error))
+    }
+
     /// All messages of the request are one entry: all become visible, or none.
     pub async fn send(&self, mut request: SendRequest) -> Result<Vec<Sent>, SendError> {
         assert!(!request.messages.is_empty(), "the protocol refuses empty requests");
-        let bytes = request.messages.iter().map(|message| message.body.len()).sum();
-        self.group.has_room(bytes).map_err(|error| send_error(&error))?;
         request.deadline = request.deadline.min(Instant::now() + SEND_TIME_MAX.duration());
         self.resolve_topic(&request.topic, request.deadline).await?;
         match self.publish(&request).await {
