@@ -13,7 +13,7 @@ const TOPIC: &str = "overload";
 const SECONDS: &str = "60";
 /// Requests under way when the most is measured; and those that an overload may have.
 const SATURATING: &str = "256";
-const WINDOW: &str = "2048";
+const WINDOW: &str = "4096";
 const GOODPUT_MIN: f64 = 0.8;
 const REFUSAL_MAX_US: u64 = 50_000;
 const NORMAL_WITHIN: Duration = Duration::from_secs(5);
