@@ -11,6 +11,7 @@ mod cluster;
 mod failover;
 mod idle;
 mod ledger;
+mod memory;
 mod overload;
 mod speed;
 mod stories;
@@ -50,6 +51,8 @@ enum Proof {
     Failover,
     /// Ten thousand topics: their creation, what they cost, and the start with them.
     Topics,
+    /// What a node takes of memory, idle and after 10 GiB.
+    Memory,
     /// A thousand push consumers that have nothing to do.
     Idle,
     /// Twice the saturating load for a minute.
@@ -108,6 +111,7 @@ fn prove(name: Proof) -> Result<Outcome, Failure> {
         Proof::Clients => stories::prove_clients(),
         Proof::Failover => failover::prove(),
         Proof::Topics => topics::prove(),
+        Proof::Memory => memory::prove(),
         Proof::Idle => idle::prove(),
         Proof::Overload => overload::prove(),
     }

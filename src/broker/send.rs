@@ -23,10 +23,14 @@ struct Target {
 }
 
 impl Replica {
+    /// Refuses messages of so many bytes when there is no room for them: to be asked before work is
+    /// done for them.
+    pub(super) fn has_room(&self, bytes: usize) -> Result<(), SendError> {
+        self.group.has_room(bytes).map_err(|error| send_error(&error))
+    }
+
     /// All messages of the request are one entry: all become visible, or none.
     pub(super) async fn send(&self, request: &SendRequest) -> Result<Vec<Sent>, SendError> {
-        let bytes = request.messages.iter().map(|message| message.body.len()).sum();
-        self.group.has_room(bytes).map_err(|error| send_error(&error))?;
         self.resolve_topic(&request.topic, request.deadline).await?;
         match self.publish(request).await {
             // This replica may still know the topic that was deleted before one of the same name

@@ -1,5 +1,7 @@
 //! Why a call gave no answer, or not the wished one.
 
+use std::time::Duration;
+
 use crate::wire::rocketmq::Code;
 
 /// One error for all calls: what to do depends on who failed, not on the call.
@@ -24,6 +26,20 @@ impl ClientError {
     /// Whether the broker had too much to do, and did nothing of what was asked.
     pub fn is_overload(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if *code == i32::from(Code::TooManyRequests))
+    }
+
+    /// When the broker wants to be asked again, if it has told.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let Self::Refused { text, .. } = self else { return None };
+        let (_, told) = text.rsplit_once("try again in ")?;
+        let digits = told.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = told.split_at(digits);
+        let number: u64 = number.parse().ok()?;
+        match unit.trim() {
+            "ms" => Some(Duration::from_millis(number)),
+            "s" => Some(Duration::from_secs(number)),
+            _ => None,
+        }
     }
 
     /// Whether it named something that does not exist.

@@ -13,6 +13,7 @@ pub(super) async fn send(
     caller: Caller,
     request: v2::SendMessageRequest,
 ) -> Result<v2::SendMessageResponse, Refused> {
+    broker.has_room(request.messages.iter().map(|message| message.body.len()).sum())?;
     let topic = limits::messages(&request.messages)?;
     let now = convert::now();
     let mut messages = Vec::with_capacity(request.messages.len());

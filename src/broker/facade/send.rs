@@ -14,6 +14,19 @@ const SEND_TIME_MAX: Millis = Millis::from_secs(20);
 const _: () = assert!(SEND_TIME_MAX.get() < DEDUP_WINDOW.get());
 
 impl Broker {
+    /// Refuses messages of so many bytes when no broker group has room for them: to be asked before
+    /// work is done for them.
+    pub fn has_room(&self, bytes: usize) -> Result<(), SendError> {
+        let mut refused = Ok(());
+        for replica in &self.0.replicas {
+            refused = replica.has_room(bytes);
+            if refused.is_ok() {
+                break;
+            }
+        }
+        refused
+    }
+
     /// All messages of the request are one entry of one broker group: all become visible, or none.
     ///
     /// Another group is tried only where the one before did certainly not take them, since each

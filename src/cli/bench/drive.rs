@@ -119,8 +119,9 @@ impl Course {
         }
     }
 
-    /// With a rate, so many requests a second are offered, whatever becomes of them, as long as the
-    /// window has room.
+    /// With a rate, so many requests a second are offered, as long as the window has room. A place
+    /// of the window whose request was refused rests for the time that the broker told, as official
+    /// clients do.
     pub(super) async fn produce(
         self: &Rc<Self>,
         rate: Option<u32>,
@@ -170,11 +171,9 @@ impl Course {
                 Ok(_) => &self.tally,
                 Err(error) => {
                     let overload = error.is_overload();
+                    let pause = error.retry_after().unwrap_or(PAUSE);
                     *self.last_error.borrow_mut() = Some(error);
-                    // Who is paced offers the next one in any case.
-                    if pace.is_none() {
-                        tokio::time::sleep(PAUSE).await;
-                    }
+                    tokio::time::sleep(pause).await;
                     if !overload {
                         continue;
                     }

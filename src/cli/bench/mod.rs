@@ -3,7 +3,7 @@
 //! `produce`, `consume` and `e2e` drive a running cluster over gRPC as clients do. `raft` starts
 //! three nodes of its own and proposes inside the leader. All are closed loops: as many requests
 //! are under way as `--in-flight` says, and the next one goes when one is answered; only `produce`
-//! with a rate offers what it is told to. Nothing is counted during a warm-up of one second.
+//! with a rate offers so many a second. Nothing is counted during a warm-up of one second.
 //! `consumers` is the opposite: many clients that do nothing, and what that costs.
 
 mod consumers;
@@ -84,8 +84,8 @@ struct Way {
 pub(super) struct Produce {
     #[arg(long, default_value = "bench", value_parser = topic_name)]
     topic: TopicName,
-    /// Offer so many requests a second, whatever becomes of them, instead of the next one when one
-    /// is answered. Never more than --in-flight are under way.
+    /// Offer so many requests a second instead of the next one when one is answered. Never more than
+    /// --in-flight are under way, and what was refused is not offered again before the told time.
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
