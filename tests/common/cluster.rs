@@ -366,17 +366,6 @@ pub(crate) fn wait_drained(cluster: &Cluster, endpoint: SocketAddr, group: &str)
     });
 }
 
-/// The first value under this key, wherever it is.
-pub(crate) fn find_key<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
-    match value {
-        Value::Object(map) => {
-            map.get(key).or_else(|| map.values().find_map(|inner| find_key(inner, key)))
-        }
-        Value::Array(list) => list.iter().find_map(|inner| find_key(inner, key)),
-        _ => None,
-    }
-}
-
 /// A base port such that every port of every node is free now. Below the range from which the
 /// kernel takes the ports of outgoing connections, so that it stays free.
 pub(crate) fn free_ports(nodes: u16) -> u16 {
