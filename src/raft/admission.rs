@@ -23,8 +23,9 @@ const COMMAND_COST: u64 = 1024;
 /// Time over which the rate is measured.
 const WINDOW: Duration = Duration::from_millis(100);
 /// Told while nothing is known.
-const RETRY_UNKNOWN: Millis = Millis::new(100);
-const RETRY_MIN: Millis = Millis::new(10);
+const RETRY_UNKNOWN: Millis = Millis::new(400);
+/// Long beside [`DELAY`]: each refusal is a whole rpc, and costs about half of what a send does.
+const RETRY_MIN: Millis = Millis::new(400);
 const RETRY_MAX: Millis = Millis::new(2_000);
 
 /// How much room a command has.
@@ -150,11 +151,12 @@ impl State {
         let Counts { admitted, refused } = self.before;
         let asked = u128::from(admitted + refused).max(1);
         let drained_in = u128::from(self.used) * 1000 / u128::from(rate);
-        let later = drained_in * asked / u128::from(admitted).max(1);
+        let at_least = drained_in.max(u128::from(RETRY_MIN.get()));
+        let later = at_least * asked / u128::from(admitted).max(1);
         let later = u64::try_from(later).unwrap_or(u64::MAX).min(RETRY_MAX.get());
         // Spread over as much again, so that who was refused together does not come together.
         let spread = later * (self.now.refused % 16) / 16;
-        Millis::new(later + spread).clamp(RETRY_MIN, RETRY_MAX)
+        Millis::new(later + spread)
     }
 }
 
@@ -212,6 +214,6 @@ mod tests {
             }
         };
         assert!((1..=3).contains(&held.len()), "{}", held.len());
-        assert!((25..=160).contains(&busy.retry_after.get()), "{busy:?}");
+        assert!((400..=800).contains(&busy.retry_after.get()), "{busy:?}");
     }
 }
