@@ -53,7 +53,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(65);
 /// A connection whose other side does not answer pings is closed after both together.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Rpcs at once on one connection: a client has one for all its consumers' polls.
+/// Rpcs at once on one connection: a client has one for all its consumers' polls. It may take all
+/// of them back at once, before a busy node has looked at them.
 const STREAMS_MAX: u32 = 1024;
 /// Bytes a client may send ahead, so that a body of 4 MiB takes few round trips.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -93,6 +94,7 @@ pub async fn serve(
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .http2_max_header_list_size(HEADERS_MAX)
         .max_concurrent_streams(STREAMS_MAX)
+        .http2_max_pending_accept_reset_streams(Some(STREAMS_MAX as usize))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .add_service(Budgeted::new(

@@ -38,6 +38,9 @@ const STAY_POLL: Duration = Duration::from_millis(20);
 /// A peer connection that is idle is kept alive by pings; a dead one is found by them.
 const PEER_PING_INTERVAL: Duration = Duration::from_secs(5);
 const PEER_PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Calls that another node may take back before this one has looked at them: all polls that it
+/// forwards may end at once. The default of 20 would end the connection instead.
+const PEER_RESETS_MAX: usize = 16_384;
 
 /// Runs a node until it is told to stop (`Ok`) or cannot go on. With a load it measures itself.
 pub async fn run(config: Config, load: Option<Load>) -> Result<(), NodeError> {
@@ -215,6 +218,7 @@ impl Node {
             let served = tonic::transport::Server::builder()
                 .http2_keepalive_interval(Some(PEER_PING_INTERVAL))
                 .http2_keepalive_timeout(Some(PEER_PING_TIMEOUT))
+                .http2_max_pending_accept_reset_streams(Some(PEER_RESETS_MAX))
                 .add_routes(routes)
                 .serve_with_incoming(connections);
             tokio::select! {
