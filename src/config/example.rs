@@ -68,8 +68,8 @@ grpc = "broker-3.example.org:8081"
 # heartbeat_ms = 100
 # election_min_ms = 300
 # election_max_ms = 600
-# Requests that may be under way at this node, 16KiB to 1GiB. What drains in 60 ms is the bound,
-# if that is less; a send beyond it is refused at once and told when to try again.
+# Requests that may be under way at this node, 16KiB to 1GiB. What drains in a fraction of a second
+# is the bound, if that is less; a send beyond it is refused at once and told when to try again.
 # under_way_bytes = "64MiB"
 
 [broker]

@@ -51,7 +51,7 @@ pub struct Options {
     pub log: commit_log::Options,
     pub machine: machine::Options,
     /// Commands that may be under way at this node, at most; more are refused at once. As a rule
-    /// the bound is lower: what drains in 60 ms.
+    /// the bound is lower: what drains in a fraction of a second.
     pub admission: ByteSize,
     /// False in a simulation: then everything runs as tasks of one executor.
     pub threads: bool,
