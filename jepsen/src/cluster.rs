@@ -105,16 +105,18 @@ impl Cluster {
     /// Ends all of it, cleanly or with kill -9, and starts it again over the same data. Answers how
     /// long the start took until every node was ready.
     pub(crate) fn start_again(&mut self, how: End) -> Result<Duration, Failure> {
+        // A clean end takes the file with their names away.
+        let nodes = self.nodes()?;
         match how {
             End::Told => signal(i32::try_from(self.up.id()).unwrap_or(0), Signal::TERM),
             End::Killed => {
                 // The supervisor first, so that it does not see its nodes go.
                 signal(i32::try_from(self.up.id()).unwrap_or(0), Signal::KILL);
-                self.nodes()?.iter().for_each(kill);
+                nodes.iter().for_each(kill);
             }
         }
         self.up.wait().map_err(Failure::io("raftmq up"))?;
-        for node in self.nodes()? {
+        for node in nodes {
             let waiting = Instant::now();
             while lives(node.pid) {
                 if waiting.elapsed() > READY_WITHIN {
