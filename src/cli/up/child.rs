@@ -26,11 +26,12 @@ const TAIL_BYTES: u64 = 4096;
 /// How many worker threads tokio takes in a node.
 const THREADS: &str = "TOKIO_WORKER_THREADS";
 
-/// Nodes of one machine share its cores: with a thread for each core in each of them, half of all
-/// wake-ups go to threads that find nothing to do.
+/// Nodes of one machine share its cores: with a thread for each core in each of them, many wake-ups
+/// go to threads that find nothing to do. Two are the least, so that Raft and the clients'
+/// connections do not wait for each other.
 fn threads(nodes: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (cores / nodes.max(1)).max(1)
+    (cores / nodes.max(1)).max(2).min(cores)
 }
 
 /// A running node.
