@@ -292,10 +292,13 @@ pub(crate) fn kill(pid: i32, signal: Signal) {
     }
 }
 
-/// `Ok` once the process has ended. A zombie has ended.
+/// `Ok` once the process has ended. A zombie has ended once it is the last of its threads: until
+/// then the others may still hold its ports.
 pub(crate) fn gone(pid: i32) -> Result<(), String> {
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) if !stat.contains(") Z ") => Err(format!("process {pid} lives")),
+        Ok(_) if threads() > 1 => Err(format!("threads of process {pid} live")),
         _ => Ok(()),
     }
 }
