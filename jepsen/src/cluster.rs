@@ -252,10 +252,12 @@ pub(crate) fn kill(node: &Node) {
     signal(node.pid, Signal::KILL);
 }
 
-/// One that has ended and that nobody has asked about yet does not live.
+/// One that has ended and that nobody has asked about yet does not live, once it is the last of its
+/// threads: until then the others may still hold its ports.
 fn lives(pid: i32) -> bool {
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    stat.is_ok_and(|stat| !stat.contains(") Z "))
+    stat.is_ok_and(|stat| !stat.contains(") Z ") || threads() > 1)
 }
 
 fn signal(pid: i32, signal: Signal) {

@@ -34,7 +34,7 @@ impl Admin {
         let peer = request.remote_addr().map_or_else(|| "unknown".into(), |peer| peer.to_string());
         Err(Status::permission_denied(format!(
             "administration is for callers on this host only, and this one is {peer}; \
-             allow others in the configuration (grpc.admin_from_anywhere)"
+             allow others in the configuration (admin.from_anywhere)"
         )))
     }
 }

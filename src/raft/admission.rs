@@ -1,10 +1,10 @@
-//! What may be under way at this node, in bytes and in commands. A proposal beyond that is refused at once, with
-//! the time in which it is likely to find room: a refusal that comes early costs little, and what
-//! waits longer than its caller does is work for nothing.
+//! What may be under way at this node, in bytes and in commands. A proposal beyond that is refused
+//! at once, with the time in which it is likely to find room: a refusal that comes early costs
+//! little, and what waits longer than its caller does is work for nothing.
 //!
-//! The bounds follow from what is drained (Little's law): of bytes about [`DELAY`] of it, of commands
-//! [`COMMANDS_DELAY`], within fixed limits. What is drained is measured while something is under way without a pause; nothing is
-//! ever held back to be measured.
+//! The bounds follow from what is drained (Little's law): of bytes what drains in [`DELAY`], of
+//! commands what drains in [`COMMANDS_DELAY`], within fixed limits. What is drained is measured while
+//! something is under way without a pause; nothing is ever held back to be measured.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const COMMAND_COST: u64 = 1024;
 const WINDOW: Duration = Duration::from_millis(100);
 /// Told while nothing is known.
 const RETRY_UNKNOWN: Millis = Millis::new(400);
-/// Long beside what is under way: each refusal is a whole rpc, and costs about half of what a send does.
+/// Long beside what is under way: each refusal is a whole rpc, which takes its time from the others.
 const RETRY_MIN: Millis = Millis::new(400);
 const RETRY_MAX: Millis = Millis::new(2_000);
 
