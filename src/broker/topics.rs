@@ -141,7 +141,8 @@ impl Inner {
             let what = "number of message kinds";
             return Err(LimitError { what, value: "0".into(), allowed }.into());
         }
-        let create = CreateTopic { name: topic.name.clone(), queues: topic.queues, kinds };
+        let create =
+            CreateTopic { name: topic.name.clone(), queues: topic.queues, kinds, keep: None };
         let reply = self.group.propose(Command::CreateTopic(create), deadline).await;
         match reply.map_err(|error| unavailable(&error))? {
             Reply::TopicCreated { .. } => Ok(()),
