@@ -244,11 +244,9 @@ fn a_peers_state_is_taken_over_by_one_switch() {
     follower.log = leader.log.clone();
     follower.catch_up();
     assert_eq!(follower.hashes(), leader.hashes());
-    let read =
-        |bench: &Bench| bench.machine.state().units(names::TOPIC, queue, end, 500).unwrap();
+    let read = |bench: &Bench| bench.machine.state().units(names::TOPIC, queue, end, 500).unwrap();
     assert_eq!(read(&follower), read(&leader));
-    let below =
-        follower.machine.state().units(names::TOPIC, queue, QueueOffset::ZERO, 1);
+    let below = follower.machine.state().units(names::TOPIC, queue, QueueOffset::ZERO, 1);
     assert_eq!(below.unwrap_err().kind(), std::io::ErrorKind::NotFound);
 
     // After that the floor is enough to start from, with or without a checkpoint.
