@@ -18,7 +18,7 @@ use tokio::time::{Duration, Instant, timeout};
 use crate::base::{BrokerGroupId, ClusterId, LogIndex, NodeId, Term};
 use crate::command::{Command, Reply};
 use crate::commit_log::{self, CommitLog, Flusher, Identity};
-use crate::env::Env;
+use crate::env::{Disk, Env};
 use crate::machine::{self, Machine, State};
 use crate::raft::admission::{Admission, Class};
 use crate::raft::bootstrap::{self, Joined, StartError};
@@ -213,8 +213,9 @@ impl Group {
             installed,
             ending: ending.clone(),
         };
-        run_flusher(flusher, &options).map_err(OpenError::Thread)?;
+        run_flusher(flusher, &options, env.disk.clone()).map_err(OpenError::Thread)?;
         let admission = Admission::new(options.admission);
+        let channels = Arc::new(Channels::new(options.net.clone()));
         Ok(Self(Arc::new(Shared {
             env,
             options,
@@ -225,7 +226,7 @@ impl Group {
             watched,
             leadership: watch::Sender::new(Leadership::default()),
             admission,
-            channels: Arc::new(Channels::default()),
+            channels,
             identity: Mutex::new(cluster),
             adopted: watch::Sender::new(cluster),
             running: OnceLock::new(),
@@ -433,12 +434,21 @@ impl Group {
 }
 
 /// A thread of its own, since it waits for the disk; a task where there are no threads.
-fn run_flusher(flusher: Flusher, options: &Options) -> io::Result<()> {
+fn run_flusher(flusher: Flusher, options: &Options, disk: Arc<dyn Disk>) -> io::Result<()> {
     if options.threads {
         let name = format!("flusher-{}", options.node);
         thread::Builder::new().name(name).spawn(move || flusher.run())?;
     } else {
-        tokio::spawn(flusher.drive());
+        tokio::spawn(async move {
+            while flusher.wait().await {
+                // A simulated disk takes its time where a real one holds up the thread.
+                let takes = disk.sync_takes();
+                if !takes.is_zero() {
+                    tokio::time::sleep(takes).await;
+                }
+                flusher.step();
+            }
+        });
     }
     Ok(())
 }

@@ -13,6 +13,7 @@
 mod admission;
 mod bootstrap;
 mod checkpoints;
+mod dial;
 mod ending;
 mod floor;
 mod group;
@@ -33,6 +34,7 @@ mod types;
 mod versions;
 
 pub use bootstrap::StartError;
+pub use dial::{Dial, Net, Stream};
 pub use group::{Group, OpenError, Role, Status, TransferError};
 pub use leadership::Leadership;
 pub use options::{ADMISSION_MAX, ADMISSION_MIN, Member, Options, OptionsError, Timing};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::base::{BrokerGroupId, ByteSize, Millis, NodeId};
+use crate::raft::Net;
 use crate::{commit_log, machine};
 
 /// One replica of the group.
@@ -55,6 +56,8 @@ pub struct Options {
     pub admission: ByteSize,
     /// False in a simulation: then everything runs as tasks of one executor.
     pub threads: bool,
+    /// How the other members are reached.
+    pub net: Net,
 }
 
 /// Log between two checkpoints; a restart applies at most about this much again.
@@ -100,6 +103,7 @@ impl Options {
             },
             admission: ByteSize::mib(64),
             threads: true,
+            net: Net::default(),
         }
     }
 

@@ -11,6 +11,8 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::base::{BrokerGroupId, ClusterId, NodeId};
 use crate::command::{COMMAND_VERSION, CommandError, Reader, Writer};
+use crate::raft::Net;
+use crate::raft::dial::Connector;
 use crate::raft::versions::Versions;
 use crate::wire::raftmq::peer_client::PeerClient;
 
@@ -164,20 +166,33 @@ impl Peers {
 
 /// Lazily connected; a connection that breaks is made again by the next call.
 #[derive(Debug, Default)]
-pub(crate) struct Channels(Mutex<HashMap<(NodeId, Lane), (String, Channel)>>);
+pub(crate) struct Channels {
+    net: Net,
+    open: Mutex<HashMap<(NodeId, Lane), (String, Channel)>>,
+}
 
 impl Channels {
+    pub(crate) fn new(net: Net) -> Self {
+        Self { net, open: Mutex::default() }
+    }
+
     pub(crate) fn client(
         &self,
         node: NodeId,
         address: &str,
         lane: Lane,
     ) -> Result<PeerClient<Channel>, tonic::Status> {
-        let mut channels = self.0.lock();
+        let mut channels = self.open.lock();
         let channel = match channels.get(&(node, lane)) {
             Some((known, channel)) if known == address => channel.clone(),
             _ => {
-                let channel = endpoint(address)?.connect_lazy();
+                let endpoint = endpoint(address)?;
+                let channel = match &self.net {
+                    Net::Tcp => endpoint.connect_lazy(),
+                    Net::Through(dial) => {
+                        endpoint.connect_with_connector_lazy(Connector(dial.clone()))
+                    }
+                };
                 channels.insert((node, lane), (address.to_owned(), channel.clone()));
                 channel
             }
