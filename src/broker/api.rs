@@ -121,6 +121,8 @@ pub struct NewTopic {
     pub kinds: Vec<MessageKind>,
     /// Where; none stands for all.
     pub broker_groups: Vec<BrokerGroupName>,
+    /// How long its messages can be read; `None` as long as the log is kept.
+    pub keep: Option<Millis>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,6 +193,8 @@ pub struct GroupTopic {
     pub ready: u64,
     /// Handed out, not acknowledged, still hidden.
     pub in_flight: u64,
+    /// Taken by retention before the group was done with them, ever.
+    pub expired: u64,
 }
 
 /// A broker group and its replicas, compared at one log index where they can be.

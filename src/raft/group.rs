@@ -24,8 +24,10 @@ use crate::raft::admission::{Admission, Class};
 use crate::raft::bootstrap::{self, Joined, StartError};
 use crate::raft::checkpoints::{self, Checkpoints};
 use crate::raft::ending::Ending;
+use crate::raft::floor;
 use crate::raft::leadership::{self, Leadership};
 use crate::raft::log_store::{InstalledCell, LogStore};
+use crate::raft::marks::{MarkFiles, Marks};
 use crate::raft::network::Network;
 use crate::raft::options::{Member, Options, OptionsError};
 use crate::raft::peers::{Channels, Peers};
@@ -78,6 +80,14 @@ pub enum OpenError {
          with an empty directory under a new node id and replace this node"
     )]
     StateAheadOfLog { applied: LogIndex, last: Option<LogIndex> },
+    #[error(
+        "the log begins behind entry {purged}, but no file here has the state at that entry or behind \
+         it: the snapshot file and the states at marks are lost or damaged. Start with an empty \
+         directory under a new node id and replace this node"
+    )]
+    FloorLost { purged: LogIndex },
+    #[error("the state at the log's start cannot be used: {0}")]
+    Floor(#[from] machine::InstallError),
     #[error("the flusher thread cannot be started: {0}")]
     Thread(io::Error),
 }
@@ -176,10 +186,13 @@ impl Group {
         let identity = Identity::load(&*env.disk, &options.dir)?;
         let cluster = own_cluster(identity, &options)?;
         let (log, flusher) = CommitLog::open(env.clone(), &options.dir.join("log"), options.log)?;
-        let machine = Machine::open(&env, &options.dir.join("machine"), options.machine)?;
+        let mut machine = Machine::open(&env, &options.dir.join("machine"), options.machine)?;
         let ending = Ending::new();
         let installed: InstalledCell = InstalledCell::default();
         let snapshots = SnapshotFile { disk: env.disk.clone(), path: options.dir.join("snapshot") };
+        let marks = MarkFiles::open(env.disk.clone(), options.dir.join("marks"));
+        let marks = marks.map_err(directory)?;
+        let start = floor::restore(&mut machine, &log, &snapshots, &marks)?;
         check_state(&machine, &log, &snapshots, &installed)?;
         let log_store = LogStore::new(log.clone(), installed.clone(), ending.clone());
         let watched = Watched::new(&machine);
@@ -189,6 +202,13 @@ impl Group {
             sink,
             watched: watched.clone(),
             checkpoints: Checkpoints::new(machine.clone(), log_store.clone(), options.threads),
+            marks: Marks::new(
+                marks,
+                log_store.clone(),
+                options.threads,
+                start,
+                watched.floor.clone(),
+            ),
             snapshots,
             installed,
             ending: ending.clone(),
@@ -233,6 +253,7 @@ impl Group {
         assert!(shared.running.set(running).is_ok(), "the storage was taken only once");
         tokio::spawn(watch_raft(shared.clone()));
         tokio::spawn(leadership::watch(shared.clone()));
+        tokio::spawn(floor::watch(shared.clone()));
         if initialise {
             // Refused when the log is not empty any more, which is as good.
             if let Err(error) = raft.initialize(first_members(&shared.options)).await {
@@ -531,7 +552,7 @@ fn check_state(
         return Ok(());
     }
     let unreadable = |source| OpenError::Directory { path: snapshots.path.clone(), source };
-    let snapshot = snapshots.load().map_err(unreadable)?.map(|(contents, _)| contents);
+    let snapshot = snapshots.load_if_good().map_err(unreadable)?.map(|(contents, _)| contents);
     match snapshot.filter(|contents| index_of(&contents.last) == applied) {
         // A peer's state was installed, and the log was not told before the crash.
         Some(contents) => *cell.lock() = Some(installed(&contents)),
