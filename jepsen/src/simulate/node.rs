@@ -14,6 +14,7 @@ use futures::stream;
 use parking_lot::Mutex;
 use raftmq::base::{BrokerGroupId, BrokerGroupName, ByteSize, NodeId};
 use raftmq::broker::{ASKED_OF_BROKER, Bell, Broker, BrokerNode, Nodes, Options, Seat};
+use raftmq::command::Retention;
 use raftmq::env::Env;
 use raftmq::env::sim::SimEntropy;
 use raftmq::raft::{self, Asked, Group, Member, Net as PeerNet, peer_service};
@@ -42,6 +43,7 @@ pub(crate) struct Settings {
     pub(crate) segment_bytes: u64,
     pub(crate) spare: bool,
     pub(crate) checkpoint_bytes: u64,
+    pub(crate) retention: Retention,
 }
 
 /// What a client has a node do.
@@ -100,7 +102,7 @@ impl Node {
             peer: format!("n{}:7000", at + 1),
             grpc: format!("n{}:8081", at + 1),
         };
-        let Settings { nodes, segment_bytes, spare, checkpoint_bytes } = self.settings;
+        let Settings { nodes, segment_bytes, spare, checkpoint_bytes, .. } = self.settings;
         let members = (0..nodes).map(member).collect();
         raft::Options {
             group: name.id(),
@@ -145,6 +147,7 @@ impl Node {
                 create_on_use: false,
                 queues_on_use: 1,
                 store_host: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8081),
+                retention: self.settings.retention,
             };
             let nodes = Arc::new(Everybody(self.settings.nodes));
             let (broker, pulses) = Broker::new(env, vec![seat], nodes, options);
