@@ -32,12 +32,13 @@ impl Watch {
         if !self.steps.is_multiple_of(EVERY) {
             return;
         }
-        let replica = |(at, seat): (usize, &Seat)| {
-            Some((at, seat.node.replica.lock().clone()?, seat.life))
-        };
+        let replica =
+            |(at, seat): (usize, &Seat)| Some((at, seat.node.replica.lock().clone()?, seat.life));
         let running: Vec<_> = cluster.nodes.iter().enumerate().filter_map(replica).collect();
-        let looks: Vec<_> =
-            running.into_iter().map(|(at, group, life)| (at, look_at(&group, life), group)).collect();
+        let looks: Vec<_> = running
+            .into_iter()
+            .map(|(at, group, life)| (at, look_at(&group, life), group))
+            .collect();
         for (at, look, _) in &looks {
             self.raft.flushed(*at, look.flushed);
         }
