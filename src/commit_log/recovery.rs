@@ -27,8 +27,9 @@ use crate::commit_log::vote_file;
 use crate::commit_log::{Damage, Vote};
 use crate::env::{Disk, Open};
 
-/// Zeros are looked for in pieces of this many bytes.
+/// Zeros are looked for, and frames written again, in pieces of this many bytes.
 const PIECE: u64 = 1 << 20;
+const PIECE_LEN: usize = 1 << 20;
 /// No written frame is known: nothing in the segment needs another check.
 const NEVER: LogIndex = LogIndex::new(u64::MAX);
 
@@ -288,6 +289,8 @@ impl<'a> Walk<'a> {
         self.before = found.before;
         self.end = base.plus(found.len);
         self.note_terms(&found.terms);
+        self.write_again(&segment, &bytes, &found)
+            .map_err(at("writing frames again", &segment.path))?;
         // The frames may have come from the page cache of a machine whose program died.
         segment.file.sync_data().map_err(at("syncing a segment", &segment.path))?;
         let rot = found.stopped.map(|reason| {
@@ -302,6 +305,26 @@ impl<'a> Walk<'a> {
         } else {
             self.open = Some((segment, found));
         }
+        Ok(())
+    }
+
+    /// Writes the frames over themselves that no sync is known to have covered. After a sync that
+    /// failed the kernel takes their pages for clean, so that the next one would pass them by.
+    fn write_again(&self, segment: &Segment, bytes: &[u8], found: &Scan) -> io::Result<()> {
+        let confirmed = self.floor.map_or(LogIndex::ZERO, |(floor, _)| floor.next());
+        let first = found.first.unwrap_or_default();
+        let number = confirmed.get().saturating_sub(first.get());
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        let Some(from) = found.table.offset(number) else { return Ok(()) };
+        let frames = usize::try_from(from).ok().zip(usize::try_from(found.len).ok());
+        let frames = frames.and_then(|(from, to)| bytes.get(from..to)).unwrap_or_default();
+        let mut offset = from;
+        for piece in frames.chunks(PIECE_LEN) {
+            // A copy, since the bytes may be lent from a map of the very file.
+            segment.file.write_at(offset, &piece.to_vec())?;
+            offset += piece.len() as u64;
+        }
+        assert_eq!(offset, found.len, "all frames behind the confirmed ones are written");
         Ok(())
     }
 

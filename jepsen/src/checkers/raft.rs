@@ -125,7 +125,10 @@ impl RaftChecker {
         let term = |vote: Option<(u64, u64, bool)>| vote.map(|(term, ..)| term);
         let went_back = term(look.vote) < term(known);
         let changed = match (known, look.vote) {
-            (Some((before, voted, _)), Some((now, votes, _))) => before == now && voted != votes,
+            // Who voted and then learns that another was elected notes that one.
+            (Some((before, voted, was)), Some((now, votes, elected))) => {
+                before == now && voted != votes && (was || !elected)
+            }
             _ => false,
         };
         if went_back || changed {
@@ -290,6 +293,12 @@ mod tests {
         let forgot = Look { life: 2, vote: None, ..look(1, 5) };
         checker.observe(1, forgot, |_| Some((1, 7)));
         assert_eq!(checks(&checker), ["vote-kept"]);
+        let mut checker = healthy();
+        let elected = Look { vote: Some((2, 2, false)), ..look(2, 5) };
+        checker.observe(1, elected, |_| Some((1, 7)));
+        let elected = Look { vote: Some((2, 0, true)), ..look(2, 5) };
+        checker.observe(1, elected, |_| Some((1, 7)));
+        assert_eq!(checks(&checker), [""; 0]);
         let mut checker = healthy();
         let changed = Look { vote: Some((1, 2, false)), ..look(1, 5) };
         checker.observe(1, changed, |_| Some((1, 7)));

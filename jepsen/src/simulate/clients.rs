@@ -55,7 +55,8 @@ pub(crate) struct Clients(Arc<Inner>);
 struct Inner {
     net: Net,
     host: HostId,
-    nodes: usize,
+    /// Those that may be called.
+    nodes: Mutex<Vec<HostId>>,
     seed: u64,
     workload: Workload,
     trace: Trace,
@@ -67,8 +68,6 @@ struct Inner {
     quiet: AtomicBool,
     /// Consumers take everything and acknowledge all of it.
     draining: AtomicBool,
-    /// Receives of each group that found nothing, one after the other, since the drain began.
-    empty: Mutex<BTreeMap<u32, u32>>,
 }
 
 enum Reply {
@@ -96,7 +95,7 @@ impl Clients {
         Self(Arc::new(Inner {
             net,
             host,
-            nodes,
+            nodes: Mutex::new((0..nodes).collect()),
             seed,
             workload,
             trace,
@@ -106,7 +105,6 @@ impl Clients {
             now: AtomicU64::new(0),
             quiet: AtomicBool::new(false),
             draining: AtomicBool::new(false),
-            empty: Mutex::default(),
         }))
     }
 
@@ -122,10 +120,6 @@ impl Clients {
         self.0.history.lock().clone()
     }
 
-    pub(crate) fn operations(&self) -> usize {
-        self.0.history.lock().operations.len()
-    }
-
     /// Ends the sending; what is under way goes on.
     pub(crate) fn be_quiet(&self) {
         self.0.quiet.store(true, Ordering::Relaxed);
@@ -135,10 +129,9 @@ impl Clients {
         self.0.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether every group has found nothing so many times in a row.
-    pub(crate) fn is_drained(&self, times: u32) -> bool {
-        let empty = self.0.empty.lock();
-        (0..self.0.workload.groups).all(|group| empty.get(&group).is_some_and(|n| *n >= times))
+    /// From now on only these are called.
+    pub(crate) fn set_nodes(&self, nodes: &[HostId]) {
+        *self.0.nodes.lock() = nodes.to_vec();
     }
 
     fn is_quiet(&self) -> bool {
@@ -278,7 +271,7 @@ impl Clients {
             let done = work(broker);
             Box::pin(async move { Box::new(done.await) as Box<dyn Any + Send> })
         });
-        let node = random.index(inner.nodes);
+        let node = *random.pick(&inner.nodes.lock());
         inner.net.post(inner.host, node, id, Content::Asked(Box::new(work)));
         let reply = timeout(limit, receiver).await;
         inner.waiting.lock().remove(&id);

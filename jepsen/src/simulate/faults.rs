@@ -10,6 +10,8 @@ use super::run::Cluster;
 pub(super) struct Faults {
     /// Not begun yet, the next one first.
     waiting: Vec<Planned>,
+    /// Due, but there is nobody yet for them.
+    due: Vec<Planned>,
     active: Vec<Active>,
     base: Link,
     /// How many of each kind began and had something to act on.
@@ -20,13 +22,19 @@ struct Active {
     planned: Planned,
     /// Whom it met.
     nodes: Vec<HostId>,
-    links: Vec<(HostId, HostId)>,
+    links: Links,
 }
 
 impl Faults {
     pub(super) fn new(mut planned: Vec<Planned>, base: Link) -> Self {
         planned.reverse();
-        Self { waiting: planned, active: Vec::new(), base, happened: BTreeMap::new() }
+        Self {
+            waiting: planned,
+            due: Vec::new(),
+            active: Vec::new(),
+            base,
+            happened: BTreeMap::new(),
+        }
     }
 
     /// Begins and ends what is due.
@@ -42,15 +50,21 @@ impl Faults {
             end(cluster, &ended);
         }
         while self.waiting.last().is_some_and(|next| next.from <= now) {
-            let Some(planned) = self.waiting.pop() else { break };
-            let nodes = resolve(cluster, &planned.fault);
-            cluster.trace.note(format_args!("fault {planned} meets {nodes:?}"));
-            let active = begin(cluster, planned, nodes);
-            if !active.nodes.is_empty() || !active.links.is_empty() {
-                *self.happened.entry(active.planned.class).or_default() += 1;
+            self.due.extend(self.waiting.pop());
+        }
+        for mut planned in std::mem::take(&mut self.due) {
+            let (nodes, links) = meets(cluster, &planned.fault);
+            if nodes.is_empty() && links.is_empty() {
+                // Nobody leads, or nobody runs: it comes when there is somebody.
+                self.due.push(planned);
+                continue;
             }
+            planned.until += now - planned.from;
+            cluster.trace.note(format_args!("fault {planned} meets {nodes:?} {links:?}"));
+            *self.happened.entry(planned.class).or_default() += 1;
+            begin(cluster, &planned, &nodes);
             links_changed = true;
-            self.active.push(active);
+            self.active.push(Active { planned, nodes, links });
         }
         if links_changed {
             self.set_links(cluster);
@@ -60,6 +74,7 @@ impl Faults {
     /// Ends all of them, and lets none begin any more.
     pub(super) fn heal(&mut self, cluster: &mut Cluster) {
         self.waiting.clear();
+        self.due.clear();
         for ended in std::mem::take(&mut self.active) {
             end(cluster, &ended);
         }
@@ -85,7 +100,10 @@ impl Faults {
     }
 }
 
-fn resolve(cluster: &Cluster, fault: &Fault) -> Vec<HostId> {
+type Links = Vec<(HostId, HostId)>;
+
+/// The nodes and links that a fault acts on now.
+fn meets(cluster: &Cluster, fault: &Fault) -> (Vec<HostId>, Links) {
     let target = match fault {
         Fault::Crash { target, .. }
         | Fault::Kill { target }
@@ -96,7 +114,9 @@ fn resolve(cluster: &Cluster, fault: &Fault) -> Vec<HostId> {
         | Fault::Skew { target, .. }
         | Fault::Rate { target, .. } => *target,
         Fault::Delay { .. } | Fault::Loss { .. } => Target::Everybody,
-        Fault::Cut { .. } => return Vec::new(),
+        Fault::Cut { shape } => {
+            return (Vec::new(), shape.links(cluster.nodes.len(), cluster.leader()));
+        }
     };
     let all = 0..cluster.nodes.len();
     let nodes: Vec<HostId> = match target {
@@ -104,12 +124,11 @@ fn resolve(cluster: &Cluster, fault: &Fault) -> Vec<HostId> {
         Target::Leader => cluster.leader().into_iter().collect(),
         Target::Everybody => all.collect(),
     };
-    nodes.into_iter().filter(|node| cluster.is_up(*node)).collect()
+    (nodes.into_iter().filter(|node| cluster.is_up(*node)).collect(), Links::new())
 }
 
-fn begin(cluster: &mut Cluster, planned: Planned, nodes: Vec<HostId>) -> Active {
-    let mut links = Vec::new();
-    for node in &nodes {
+fn begin(cluster: &mut Cluster, planned: &Planned, nodes: &[HostId]) {
+    for node in nodes {
         let disk = cluster.nodes[*node].node.disk.clone();
         match &planned.fault {
             Fault::Crash { changes: None, .. } => cluster.crash(*node, planned.until),
@@ -139,10 +158,6 @@ fn begin(cluster: &mut Cluster, planned: Planned, nodes: Vec<HostId>) -> Active 
             Fault::Delay { .. } | Fault::Loss { .. } | Fault::Cut { .. } => {}
         }
     }
-    if let Fault::Cut { shape } = &planned.fault {
-        links = shape.links(cluster.nodes.len(), cluster.leader());
-    }
-    Active { planned, nodes, links }
 }
 
 fn end(cluster: &mut Cluster, active: &Active) {

@@ -233,7 +233,7 @@ fn fault(class: Class, random: &Random, nodes: usize) -> Fault {
             most: random.between(10_000, 1_000_000),
         },
         Class::Skew => {
-            let most = *random.pick(&[50, 1_000, 20_000, 600_000]);
+            let most = *random.pick(&[50, 1_000, 10_000]);
             Fault::Skew { target: target(random, nodes, 0), millis: signed(random, most) }
         }
         Class::Rate => Fault::Rate {

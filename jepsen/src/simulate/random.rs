@@ -22,10 +22,6 @@ impl Random {
         Self(SimEntropy::new(split(seed, part)))
     }
 
-    pub(crate) fn u64(&self) -> u64 {
-        self.0.u64()
-    }
-
     /// A number in `from..to`.
     pub(crate) fn between(&self, from: u64, to: u64) -> u64 {
         assert!(from < to, "nothing lies between {from} and {to}");

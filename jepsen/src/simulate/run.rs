@@ -68,7 +68,8 @@ pub(super) struct Cluster {
     pub(super) trace: Trace,
     seed: u64,
     pub(super) violations: Vec<Violation>,
-    /// Lost power with something that was not on the disk.
+    /// What nodes that ended had said to be on their disks.
+    pub(super) last_words: Vec<(HostId, Option<u64>)>,
     restarts: u64,
 }
 
@@ -99,7 +100,10 @@ impl Cluster {
 
     fn end(&mut self, node: HostId, starts: Micros) {
         let seat = &mut self.nodes[node];
-        *seat.node.replica.lock() = None;
+        let replica = seat.node.replica.lock().take();
+        // What it said last may be why another one committed.
+        let flushed = replica.and_then(|replica| replica.log().bounds().flushed);
+        self.last_words.push((node, flushed.map(raftmq::base::LogIndex::get)));
         seat.program = None;
         seat.starts = Some(starts);
         self.restarts += 1;
@@ -250,6 +254,13 @@ impl Run {
             && self.cluster.leader().is_some_and(|leader| self.core.contains(&leader))
     }
 
+    /// No group has anything left, as the leader sees it.
+    fn is_drained(&self) -> bool {
+        let Some(leader) = self.cluster.leader() else { return false };
+        let replica = self.cluster.nodes[leader].node.replica.lock().clone();
+        replica.is_some_and(|replica| super::watch::left(&replica) == 0)
+    }
+
     fn converge(&mut self, findings: &mut Findings, after: &str) -> bool {
         if self.pass_until(CONVERGE, Self::has_converged) {
             return true;
@@ -335,6 +346,7 @@ fn set_up(seed: u64, nodes: usize, shape: &Random, planned: &[Planned], trace: &
         trace: trace.clone(),
         seed,
         violations: Vec::new(),
+        last_words: Vec::new(),
         restarts: 0,
     };
     drop(cluster.world.start(nodes, clients.clone().run()));
@@ -352,11 +364,12 @@ fn tell(
     let mut findings = Findings::default();
     run.pass(faulty);
     run.heal(&random, everybody);
+    run.clients.set_nodes(&run.core);
     run.pass(3 * SECOND);
     run.clients.be_quiet();
     let converged = run.converge(&mut findings, "after the faults");
     run.clients.drain();
-    let drained = converged && run.pass_until(DRAIN, |run| run.clients.is_drained(40));
+    let drained = converged && run.pass_until(DRAIN, Run::is_drained);
     if !drained && converged {
         findings.unknown.push("the drain did not come to its end".to_owned());
     }

@@ -27,7 +27,10 @@ impl Watch {
         Self { raft: RaftChecker::new(nodes), steps: 0 }
     }
 
-    pub(super) fn look(&mut self, cluster: &Cluster) {
+    pub(super) fn look(&mut self, cluster: &mut Cluster) {
+        for (node, flushed) in cluster.last_words.drain(..) {
+            self.raft.flushed(node, flushed);
+        }
         self.steps += 1;
         if !self.steps.is_multiple_of(EVERY) {
             return;
@@ -101,6 +104,17 @@ pub(super) fn content(node: &Node, at: usize) -> Option<Replica> {
         }
     });
     Some(replica)
+}
+
+/// What all groups have before them on all topics.
+pub(super) fn left(group: &Group) -> u64 {
+    let mut lag = BTreeMap::new();
+    group.read(|state| {
+        for topic in (0..u32::MAX).map_while(|topic| state.topic(&topic_name(topic))) {
+            lag_of(state, topic.id, &mut lag);
+        }
+    });
+    lag.values().sum()
 }
 
 fn lag_of(

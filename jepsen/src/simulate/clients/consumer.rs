@@ -14,7 +14,7 @@ use crate::history::{Answer, Delivery, Outcome, Place, What};
 use crate::simulate::random::Random;
 
 /// How long a consumer listens beyond its polling time.
-const PATIENCE: Duration = Duration::from_secs(4);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 struct Consumer {
     clients: Clients,
@@ -47,11 +47,6 @@ impl Consumer {
             self.random.between(200, self.clients.0.workload.invisible_millis + 1)
         };
         let Some(messages) = self.receive(topic, invisible).await else { return };
-        if draining {
-            let mut empty = self.clients.0.empty.lock();
-            let times = empty.entry(self.group).or_default();
-            *times = if messages.is_empty() { *times + 1 } else { 0 };
-        }
         for message in messages {
             let lot = self.random.between(0, 100);
             match lot {
