@@ -73,6 +73,8 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
     ("raft/peer", &["wire"]),
     ("raft/propose", &["wire"]),
     ("raft/read", &["wire"]),
+    ("raft/refill", &["wire"]),
+    ("raft/vitals", &["wire"]),
     ("cli/inspect", &["env", "message", "command", "commit_log"]),
     ("main.rs", &["cli"]),
 ];

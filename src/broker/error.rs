@@ -70,6 +70,13 @@ pub struct Overloaded {
     pub retry_after: Millis,
 }
 
+/// The disks of a majority have no room for new messages.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct DiskFull {
+    pub reason: String,
+}
+
 /// A receipt handle that is malformed, forged, or names a delivery that is over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the receipt handle {why}; receive the message again")]
@@ -89,6 +96,8 @@ pub enum SendError {
     Limit(#[from] LimitError),
     #[error(transparent)]
     Overloaded(#[from] Overloaded),
+    #[error(transparent)]
+    DiskFull(#[from] DiskFull),
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }

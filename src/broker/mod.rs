@@ -39,7 +39,7 @@ pub use api::{
     SendRequest, Sent, TopicInfo, TopicPart,
 };
 pub use error::{
-    AckError, BadHandle, GroupError, HoldError, KindConflict, KindNotYet, LimitError,
+    AckError, BadHandle, DiskFull, GroupError, HoldError, KindConflict, KindNotYet, LimitError,
     NoBrokerGroup, NoGroup, NoTopic, Overloaded, ReceiveError, RouteError, SendError, TopicError,
     Unavailable,
 };

@@ -1,13 +1,15 @@
 //! Proposal errors in the words of this room.
 
-use crate::broker::error::{Overloaded, SendError, Unavailable};
+use crate::broker::error::{DiskFull, Overloaded, SendError, Unavailable};
 use crate::command::Reply;
 use crate::raft::ProposeError;
 
 /// Definite refusals and unknown outcomes stay apart (rule R20).
 pub(super) fn unavailable(error: &ProposeError) -> Unavailable {
     let outcome_unknown = match error {
-        ProposeError::NotSent { .. } | ProposeError::Busy { .. } => false,
+        ProposeError::NotSent { .. }
+        | ProposeError::Busy { .. }
+        | ProposeError::DiskFull { .. } => false,
         ProposeError::Unknown { .. } | ProposeError::Ended { .. } => true,
     };
     Unavailable { reason: error.to_string(), outcome_unknown }
@@ -20,6 +22,7 @@ pub(super) fn send_error(error: &ProposeError) -> SendError {
             let what = format!("node {node} has {under_way} of requests under way");
             Overloaded { what, retry_after: *retry_after }.into()
         }
+        ProposeError::DiskFull { .. } => DiskFull { reason: error.to_string() }.into(),
         _ => unavailable(error).into(),
     }
 }

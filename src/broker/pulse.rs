@@ -62,7 +62,9 @@ async fn tick(replica: &Replica) {
     loop {
         let due =
             if replica.serving() { replica.group.read(|state| state.next_due()) } else { None };
-        let now = replica.env.clock.wall();
+        // A clock that the majority disagrees with ends nobody's deadline.
+        let due = due.filter(|_| !replica.group.health().clock_suspect);
+        let now = replica.group.wall();
         match due {
             Some(due) if due <= now => {
                 let tick = Command::Tick { limit: TICK_LIMIT };
@@ -136,7 +138,7 @@ async fn rounds(replica: &Replica) {
 
 /// Extends what living clients hold, and takes back what dead ones held (rule R23).
 async fn renew(replica: &Replica) {
-    let wall = replica.env.clock.wall();
+    let wall = replica.group.wall();
     let now = replica.env.clock.monotonic();
     let due = replica.group.read(|state| state.renewals(wall.plus(RENEW_BEFORE)));
     let mut alive: Vec<CheckoutId> = Vec::new();

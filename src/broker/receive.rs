@@ -281,7 +281,7 @@ impl Replica {
 
     /// A queue or a record that cannot be read ends this replica; another one serves the client.
     pub(super) fn storage(&self, error: &dyn std::fmt::Display) -> Declined {
-        self.group.storage_failed(error);
+        self.group.units_failed(error);
         Declined::Unavailable { reason: error.to_string(), outcome_unknown: false }
     }
 

@@ -121,7 +121,7 @@ impl Inner {
 
     /// This node leads and may answer as the leader.
     pub(super) fn serving(&self) -> bool {
-        self.group.leadership().borrow().serving
+        self.group.leadership().borrow().serving && self.group.is_awake()
     }
 
     /// Returns when leadership moved, or after `pause`.

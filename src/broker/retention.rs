@@ -66,7 +66,7 @@ enum Next {
 
 async fn step(replica: &Replica, trimmed: &mut Trimmed) {
     while replica.serving() {
-        let now = replica.env.clock.wall();
+        let now = replica.group.wall();
         let next = replica.group.read(|state| next(state, replica.options.retention, now, trimmed));
         let command = match next {
             Next::Nothing => return,

@@ -113,7 +113,7 @@ impl Inner {
             (state.audit(), hash)
         });
         let units_hash = units_hash.unwrap_or_else(|error| {
-            self.group.storage_failed(&error);
+            self.group.units_failed(&error);
             None
         });
         OwnStatus {

@@ -9,7 +9,7 @@ use crate::commit_log::FrameError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the log is damaged in {}: entry {index} at position {position}: {reason}; \
-     this replica must not vote, refill it from a peer",
+     start the node again: it puts this back from other members before it takes part",
     segment.display()
 )]
 pub struct Damage {

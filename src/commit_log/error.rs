@@ -31,6 +31,12 @@ pub enum OpenError {
     Rot(#[from] Damage),
     #[error(transparent)]
     SmallFile(#[from] SmallFileError),
+    #[error("the vote cannot be trusted: {0}")]
+    Vote(SmallFileError),
+    #[error("damage was found while the log ran; it is looked at as a whole before it runs again")]
+    Doubtful,
+    #[error("the log's end is still being put back from other members")]
+    Unfilled,
     #[error("{what} failed at {path}: {source}")]
     Io { what: &'static str, path: PathBuf, source: io::Error },
     #[error(

@@ -63,10 +63,28 @@ impl CommitLog {
     /// Recovers what `dir` holds; an empty or missing directory is an empty log. The flusher must
     /// be driven, on a thread or step by step, or nothing ever completes.
     pub fn open(env: Env, dir: &Path, options: Options) -> Result<(Self, Flusher), OpenError> {
+        Self::open_as(env, dir, options, false)
+    }
+
+    /// Opens a log whose end is being put back: see [`crate::commit_log::Hole::cut`].
+    pub fn open_unfilled(
+        env: Env,
+        dir: &Path,
+        options: Options,
+    ) -> Result<(Self, Flusher), OpenError> {
+        Self::open_as(env, dir, options, true)
+    }
+
+    fn open_as(
+        env: Env,
+        dir: &Path,
+        options: Options,
+        filling: bool,
+    ) -> Result<(Self, Flusher), OpenError> {
         if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&options.segment_bytes) {
             return Err(OpenError::SegmentBytes { bytes: options.segment_bytes });
         }
-        let found = recovery::recover(&*env.disk, dir)?;
+        let found = recovery::recover(&*env.disk, dir, filling)?;
         let filling = Filling::recover(&*env.disk, dir, options.spare).map_err(|source| {
             OpenError::Io { what: "taking over the spare segment", path: dir.to_path_buf(), source }
         })?;
@@ -211,6 +229,19 @@ impl CommitLog {
     /// last call ended. The caller decides how often.
     pub fn scrub(&self, budget: u64) -> Result<ScrubProgress, ReadError> {
         self.0.shared.scrub(budget)
+    }
+
+    /// Bytes on the disk that are set aside for what comes: the rest of the active segment, as far
+    /// as its file is that long, and the ready spare.
+    pub fn set_aside(&self) -> u64 {
+        let shared = &self.0.shared;
+        let (segment, len) = {
+            let state = shared.state.read();
+            (Arc::clone(&state.active.segment), state.active.len)
+        };
+        let ahead = segment.file.len().map_or(0, |whole| whole.saturating_sub(len));
+        let spare = shared.spare.lock().as_ref().map_or(0, |spare| spare.file.len().unwrap_or(0));
+        ahead + spare
     }
 
     pub fn stats(&self) -> LogStats {

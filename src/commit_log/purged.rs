@@ -46,7 +46,12 @@ impl Purged {
 
     /// Durable at return.
     pub(super) fn save(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
-        disk.replace(&dir.join(NAME), &small_file::encode(MAGIC, &self.payload()))
+        small_file::replace(disk, &dir.join(NAME), &small_file::encode(MAGIC, &self.payload()))
+    }
+
+    /// Before the disk can be full.
+    pub(super) fn prepare(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+        small_file::prepare(disk, &dir.join(NAME))
     }
 
     pub(super) fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<Self>, SmallFileError> {

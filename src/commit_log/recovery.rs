@@ -10,19 +10,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::base::{LogIndex, LogPosition};
-use crate::commit_log::Damage;
 use crate::commit_log::cut::{carry_out_restart, remove_segment};
 use crate::commit_log::error::OpenError;
 use crate::commit_log::flushed_mark::{COMMITTED, FLUSHED, Mark, MarkFile};
 use crate::commit_log::frame::FrameError;
 use crate::commit_log::index_file::{self, Summary};
 use crate::commit_log::purged::Purged;
+use crate::commit_log::repair::Doubts;
 use crate::commit_log::sealed::Sealed;
 use crate::commit_log::segment::{
     Before, INDEX_SUFFIX, LOG_SUFFIX, Scan, Segment, base_of, path_of, scan,
 };
 use crate::commit_log::segments::{Active, State};
+use crate::commit_log::small_file::SmallFileError;
 use crate::commit_log::vote_file;
+use crate::commit_log::{Damage, Vote};
 use crate::env::{Disk, Open};
 
 /// Zeros are looked for, and frames written again, in pieces of this many bytes.
@@ -43,7 +45,34 @@ fn at(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Io { what, path, source }
 }
 
-pub(super) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovered, OpenError> {
+/// Whether the vote's file is there and cannot be read.
+pub fn vote_is_damaged(disk: &dyn Disk, dir: &Path) -> Result<bool, OpenError> {
+    match vote_file::load(disk, dir) {
+        Ok(_) => Ok(false),
+        Err(SmallFileError::Damaged { .. }) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Stores a vote that is safe in place of one that was lost; durable at return.
+pub fn replace_vote(disk: &dyn Disk, dir: &Path, vote: Vote) -> io::Result<()> {
+    vote_file::save(disk, dir, vote)
+}
+
+/// Whether the log's end is being put back from other members.
+pub fn is_unfilled(disk: &dyn Disk, dir: &Path) -> bool {
+    Doubts::of(disk, dir).refill
+}
+
+/// `filling` opens a log whose end is being put back, and no one else may.
+pub(super) fn recover(disk: &dyn Disk, dir: &Path, filling: bool) -> Result<Recovered, OpenError> {
+    let doubts = Doubts::of(disk, dir);
+    if doubts.refill && !filling {
+        return Err(OpenError::Unfilled);
+    }
+    if doubts.damaged && !filling {
+        return Err(OpenError::Doubtful);
+    }
     disk.create_dir_all(dir).map_err(at("making the log's directory", dir))?;
     let open_mark = |name| {
         let path = dir.join(name);
@@ -58,7 +87,12 @@ pub(super) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovered, OpenErro
     }
     tidy(disk, dir).map_err(at("tidying the log's directory", dir))?;
     let purged = Purged::load(disk, dir)?;
-    let vote = vote_file::load(disk, dir)?;
+    let vote = vote_file::load(disk, dir).map_err(|error| match error {
+        SmallFileError::Damaged { .. } => OpenError::Vote(error),
+        SmallFileError::Io { .. } => error.into(),
+    })?;
+    vote_file::prepare(disk, dir).map_err(at("preparing the next vote", dir))?;
+    Purged::prepare(disk, dir).map_err(at("preparing the next purge", dir))?;
     let mut walk = Walk::new(disk, dir, purged);
     let start = purged.map(|purged| (purged.index, purged.term));
     walk.floor = flushed.get().max(committed.get()).max(start);

@@ -13,6 +13,7 @@ use crate::base::{LogIndex, LogPosition};
 use crate::commit_log::error::Stopped;
 use crate::commit_log::flushed_mark::MarkFile;
 use crate::commit_log::queue::Queue;
+use crate::commit_log::repair;
 use crate::commit_log::segment::{self, LOG_SUFFIX, Segment};
 use crate::commit_log::segments::State;
 use crate::commit_log::spare::{Filling, Spare};
@@ -80,7 +81,13 @@ impl Shared {
 
     /// Keeps the first damage found.
     pub(super) fn note_damage(&self, damage: &Damage) {
-        self.damage.get_or_init(|| damage.clone());
+        self.damage.get_or_init(|| {
+            if let Err(error) = repair::note_damage(&*self.env.disk, &self.dir) {
+                // Whoever meets the damage next notes it then.
+                tracing::warn!(%error, "the damage cannot be noted for the next start");
+            }
+            damage.clone()
+        });
     }
 
     /// A file for frames from `base` on: the spare if one is ready, else one that grows. Never

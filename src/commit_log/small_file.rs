@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::env::Disk;
+use crate::env::{Disk, Open};
 
 const HEADER: usize = 8;
 const CHECKSUM: usize = 4;
@@ -28,6 +28,34 @@ pub(super) fn encode(magic: [u8; 4], payload: &[u8]) -> Vec<u8> {
     let crc = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_be_bytes());
     bytes
+}
+
+/// Bytes of a file that waits to become the next one: a block of any file system.
+const PREPARED: u64 = 4096;
+const PREPARED_EXTENSION: &str = "next";
+
+/// As [`Disk::replace`], with a neighbour that was made ahead, so that a full disk does not hold up
+/// what a replica must be able to write. Bytes behind the record mean nothing.
+pub(super) fn replace(disk: &dyn Disk, path: &Path, content: &[u8]) -> io::Result<()> {
+    let next = path.with_extension(PREPARED_EXTENSION);
+    let file = disk.open(&next, Open::Log)?;
+    file.write_at(0, content)?;
+    file.sync_data()?;
+    drop(file);
+    disk.rename(&next, path)?;
+    if let Some(parent) = path.parent() {
+        disk.sync_dir(parent)?;
+    }
+    prepare(disk, path)
+}
+
+/// Makes the neighbour. A disk that is full now may have room by the time it is needed.
+pub(super) fn prepare(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let next = path.with_extension(PREPARED_EXTENSION);
+    match disk.open(&next, Open::Log).and_then(|file| file.allocate(PREPARED)) {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
+        prepared => prepared,
+    }
 }
 
 /// The payload of the record at the front of `bytes`.

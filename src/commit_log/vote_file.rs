@@ -23,7 +23,12 @@ fn encode(vote: Vote) -> Vec<u8> {
 
 /// Durable at return.
 pub(super) fn save(disk: &dyn Disk, dir: &Path, vote: Vote) -> io::Result<()> {
-    disk.replace(&dir.join(NAME), &encode(vote))
+    small_file::replace(disk, &dir.join(NAME), &encode(vote))
+}
+
+/// Before the disk can be full.
+pub(super) fn prepare(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    small_file::prepare(disk, &dir.join(NAME))
 }
 
 pub(super) fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<Vote>, SmallFileError> {

@@ -24,6 +24,9 @@ const SEGMENT_MIN: ByteSize = ByteSize::mib(8);
 const SEGMENT_MAX: ByteSize = ByteSize::new(commit_log::SEGMENT_BYTES_MAX);
 const CHECKPOINT_MIN: ByteSize = ByteSize::mib(1);
 const CHECKPOINT_MAX: ByteSize = ByteSize::gib(64);
+/// What may be under way at a node, and some air.
+const RESERVE_MIN: ByteSize = ByteSize::mib(64);
+const RESERVE_MAX: ByteSize = ByteSize::gib(1024);
 const SCRUB_MIN: ByteSize = ByteSize::mib(1);
 const SCRUB_MAX: ByteSize = ByteSize::gib(4);
 const CONNECTIONS_MIN: u32 = 16;
@@ -301,10 +304,13 @@ fn log(raw: &RawLog, profile: Profile) -> Result<LogSettings, RelationError> {
     within("segment_bytes", segment, SEGMENT_MIN, SEGMENT_MAX)?;
     within("checkpoint_bytes", checkpoint, CHECKPOINT_MIN, CHECKPOINT_MAX)?;
     within("scrub_bytes_per_second", scrub_per_second, SCRUB_MIN, SCRUB_MAX)?;
+    let usual = ByteSize::new(4 * segment.get() + RESERVE_MIN.get());
+    let reserve = raw.reserve_bytes.unwrap_or(usual);
+    within("reserve_bytes", reserve, RESERVE_MIN, RESERVE_MAX)?;
     if checkpoint.get() < segment.get() / 4 {
         return Err(RelationError::CheckpointBelowSegment { checkpoint, segment });
     }
-    Ok(LogSettings { segment, checkpoint, scrub_per_second })
+    Ok(LogSettings { segment, checkpoint, scrub_per_second, reserve })
 }
 
 /// By default a mark lies every quarter of a segment, or every 16th of what is kept by bytes.

@@ -61,6 +61,9 @@ grpc = "broker-3.example.org:8081"
 # checkpoint_bytes = "1GiB"
 # How fast sealed segments are read again and checked, 1MiB to 4GiB.
 # scrub_bytes_per_second = "64MiB"
+# New messages are refused while the disks of a majority have less than this left for the log, 64MiB
+# to 1024GiB; reading and acknowledging go on. By default four segments and 64MiB.
+# reserve_bytes = "4160MiB"
 
 [retention]
 # How long a message stays at least, with ms, s, m, h or d; "0s" for ever. What the node that leads
@@ -118,7 +121,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 35);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 36);
         assert_eq!(parse(&uncommented.join("\n")), parse(EXAMPLE));
     }
 }

@@ -119,6 +119,8 @@ pub struct LogSettings {
     pub checkpoint: ByteSize,
     /// Sealed bytes that the scrub reads in a second.
     pub scrub_per_second: ByteSize,
+    /// New messages are refused while a majority has less than this left for its log.
+    pub reserve: ByteSize,
 }
 
 /// What a broker group keeps while this node leads it; see [`crate::command::Retention`].

@@ -85,6 +85,8 @@ pub(super) struct RawLog {
     pub(super) checkpoint_bytes: Option<ByteSize>,
     #[serde(deserialize_with = "size")]
     pub(super) scrub_bytes_per_second: Option<ByteSize>,
+    #[serde(deserialize_with = "size")]
+    pub(super) reserve_bytes: Option<ByteSize>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

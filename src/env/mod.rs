@@ -55,6 +55,9 @@ pub trait Disk: Send + Sync + Debug {
 
     fn exists(&self, path: &Path) -> bool;
 
+    /// Bytes that can still be written below this directory, which exists.
+    fn free(&self, path: &Path) -> io::Result<u64>;
+
     /// How long the next sync of a log takes where time is simulated; a real disk takes it itself.
     fn sync_takes(&self) -> Duration {
         Duration::ZERO
@@ -73,21 +76,31 @@ pub trait Disk: Send + Sync + Debug {
             self.remove(&temporary)?;
         }
         let file = self.open(&temporary, Open::Log)?;
-        let (mut at, mut synced) = (0, 0);
-        for part in parts {
-            file.write_at(at, part)?;
-            at += part.len() as u64;
-            if at - synced >= REPLACE_STEP {
-                file.sync_data()?;
-                synced = at;
+        if let Err(error) = write_parts(&*file, parts) {
+            // On a full disk a part of a file is in the way of what makes room.
+            if error.kind() == io::ErrorKind::StorageFull {
+                self.remove(&temporary)?;
             }
+            return Err(error);
         }
-        file.sync_data()?;
         drop(file);
         self.rename(&temporary, path)?;
         let Some(parent) = path.parent() else { return Ok(()) };
         self.sync_dir(parent)
     }
+}
+
+fn write_parts(file: &dyn File, parts: &[&[u8]]) -> io::Result<()> {
+    let (mut at, mut synced) = (0, 0);
+    for part in parts {
+        file.write_at(at, part)?;
+        at += part.len() as u64;
+        if at - synced >= REPLACE_STEP {
+            file.sync_data()?;
+            synced = at;
+        }
+    }
+    file.sync_data()
 }
 
 /// What replaces a file is synced so often, so that no sync of another waits behind all of it.

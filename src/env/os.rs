@@ -113,6 +113,12 @@ impl Disk for OsDisk {
     fn exists(&self, path: &Path) -> bool {
         path.exists()
     }
+
+    /// What this user may fill: file systems keep some for root.
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        let found = rustix::fs::statvfs(path)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
 }
 
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::base::NameError;
 use crate::broker::{
-    AckError, BadHandle, GroupError, HoldError, KindConflict, KindNotYet, LimitError, NoGroup,
-    NoTopic, Overloaded, ReceiveError, RouteError, SendError, TopicError, Unavailable,
+    AckError, BadHandle, DiskFull, GroupError, HoldError, KindConflict, KindNotYet, LimitError,
+    NoGroup, NoTopic, Overloaded, ReceiveError, RouteError, SendError, TopicError, Unavailable,
 };
 use crate::wire::rocketmq::{self as v2, Code};
 
@@ -108,6 +108,7 @@ causes!(
     KindNotYet => NotImplemented,
     LimitError => BadRequest,
     Overloaded => TooManyRequests,
+    DiskFull => MasterPersistenceTimeout,
     BadHandle => InvalidReceiptHandle,
 );
 
@@ -136,7 +137,7 @@ macro_rules! operations {
 operations! {
     SendError {
         SendError::Limit(_) => PayloadTooLarge,
-        ; NoTopic, KindConflict, KindNotYet, Overloaded, Unavailable
+        ; NoTopic, KindConflict, KindNotYet, Overloaded, DiskFull, Unavailable
     }
     ReceiveError {
         ReceiveError::Filter(_) => IllegalFilterExpression,
@@ -222,6 +223,7 @@ mod tests {
             (SendError::from(not_yet).into(), 50100),
             (SendError::from(limit.clone()).into(), 41300),
             (SendError::from(busy.clone()).into(), 42900),
+            (SendError::from(DiskFull { reason: "full".into() }).into(), 50401),
             (SendError::from(unavailable(false)).into(), 50002),
             (SendError::from(unavailable(true)).into(), 50400),
             (ReceiveError::from(no_topic.clone()).into(), 40402),

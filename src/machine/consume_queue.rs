@@ -78,6 +78,23 @@ fn extend_chain(chain: u64, unit: &[u8]) -> u64 {
     XxHash3_64::oneshot(&link)
 }
 
+/// Where checking units goes on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UnitsCursor {
+    topic: TopicId,
+    queue: QueueId,
+    at: u64,
+    chain: u64,
+}
+
+fn damaged(topic: TopicId, queue: QueueId, found: u64, appended: u64) -> io::Error {
+    let text = format!(
+        "the units of topic {topic} queue {queue} hash to {found:016x}, but {appended:016x} was \
+         appended: the file is damaged; start the node again, it derives all units from the log anew"
+    );
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
 impl ConsumeQueues {
     /// What a queue without messages costs in memory.
     #[cfg(test)]
@@ -233,12 +250,8 @@ impl ConsumeQueues {
             for (number, queue) in queues.iter().enumerate() {
                 let chain = self.read_chain(queue)?;
                 if chain != queue.chain {
-                    let text = format!(
-                        "the units of topic {topic} queue {number} hash to {chain:016x}, but \
-                         {:016x} was appended: the file is damaged",
-                        queue.chain
-                    );
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+                    let number = u32::try_from(number).expect("counted in a u32 when made");
+                    return Err(damaged(*topic, QueueId::new(number), chain, queue.chain));
                 }
                 hasher.write(&topic.get().to_be_bytes());
                 hasher.write(&queue.end.to_be_bytes());
@@ -256,6 +269,56 @@ impl ConsumeQueues {
             at += (bytes.len() / UNIT_BYTES) as u64;
         }
         Ok(chain)
+    }
+
+    /// Bytes of all units held here.
+    pub(super) fn held_bytes(&self) -> u64 {
+        let units = self.topics.values().flatten().map(|queue| queue.end - queue.held.from);
+        units.sum::<u64>() * UNIT_BYTES as u64
+    }
+
+    /// Reads at most about `budget` bytes of units from where the last call ended, and compares
+    /// each queue's with what was appended; true at the end of a round. `InvalidData` as
+    /// [`Self::units_hash`].
+    pub(super) fn check_some(&self, cursor: &mut UnitsCursor, mut budget: u64) -> io::Result<bool> {
+        loop {
+            let Some((topic, number, queue)) = self.at_or_behind(cursor.topic, cursor.queue) else {
+                *cursor = UnitsCursor::default();
+                return Ok(true);
+            };
+            let same = (topic, number) == (cursor.topic, cursor.queue);
+            if !same || cursor.at < queue.held.from {
+                let (at, chain) = (queue.held.from, queue.held.chain);
+                *cursor = UnitsCursor { topic, queue: number, at, chain };
+            }
+            while cursor.at < queue.end {
+                if budget == 0 {
+                    return Ok(false);
+                }
+                let bytes = self.read_run(queue, cursor.at, queue.end - cursor.at)?;
+                cursor.chain = bytes.chunks_exact(UNIT_BYTES).fold(cursor.chain, extend_chain);
+                cursor.at += (bytes.len() / UNIT_BYTES) as u64;
+                budget = budget.saturating_sub(bytes.len() as u64);
+            }
+            if cursor.chain != queue.chain {
+                return Err(damaged(topic, number, cursor.chain, queue.chain));
+            }
+            cursor.queue = QueueId::new(number.get() + 1);
+            (cursor.at, cursor.chain) = (0, 0);
+            budget = budget.saturating_sub(1);
+        }
+    }
+
+    fn at_or_behind(
+        &self,
+        topic: TopicId,
+        queue: QueueId,
+    ) -> Option<(TopicId, QueueId, &ConsumeQueue)> {
+        self.topics.range(topic..).find_map(|(found, queues)| {
+            let first = if *found == topic { queue.get() } else { 0 };
+            let queue = queues.get(first as usize)?;
+            Some((*found, QueueId::new(first), queue))
+        })
     }
 
     pub(super) fn write(&self, writer: &mut Writer) {

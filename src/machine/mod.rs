@@ -47,6 +47,7 @@ use crate::command::Reply;
 use crate::env::Env;
 
 pub use self::checkpoint::{Checkpoint, Frozen};
+pub use self::consume_queue::UnitsCursor;
 pub use self::deliveries::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
 pub use self::effect::Effect;
 pub use self::error::{ApplyError, CheckpointError, InstallError, OpenError};
@@ -69,6 +70,16 @@ pub struct Options {
     pub checkpoint_bytes: u64,
     /// Extents of 4 KiB in one file of queue units. Holds for files made from now on.
     pub extents_per_file: u32,
+}
+
+/// Units up to so many bytes are all checked when the machine is opened; more take the scrub's time.
+const CHECKED_AT_START: u64 = 64 << 20;
+
+fn check_at_start(state: &State) -> std::io::Result<()> {
+    if state.queues.held_bytes() > CHECKED_AT_START {
+        return Ok(());
+    }
+    state.units_hash().map(|_| ())
 }
 
 /// Between two checkpoints lies so many times the log that one takes: the memory of sent messages
@@ -124,10 +135,30 @@ impl Machine {
     /// else with nothing. Entries behind [`State::applied`] are to be applied again.
     pub fn open(env: &Env, dir: &Path, options: Options) -> Result<Self, OpenError> {
         let seed = env.entropy.u64();
-        let (store, state, opened) = Store::open(&env.disk, dir, options.extents_per_file, seed)?;
+        let per_file = options.extents_per_file;
+        let (mut store, mut state, mut opened) = Store::open(&env.disk, dir, per_file, seed)?;
+        if let Err(damage) = check_at_start(&state) {
+            let io = |source| OpenError::Io { dir: dir.to_owned(), source };
+            store::discard_derived(&env.disk, dir).map_err(io)?;
+            (store, state, opened) = Store::open(&env.disk, dir, per_file, seed)?;
+            let reason = CheckpointError::Io(damage);
+            opened.rejected.push(Rejected { file: "units".to_owned(), reason });
+        }
         let checkpointed = state.log_end();
         let spacing = options.checkpoint_bytes;
         Ok(Self { state, store, options, seed, opened, checkpointed, spacing, ended: false })
+    }
+
+    /// Removes a peer's state that [`Self::open`] could not read: the owner has another to begin
+    /// with. The next open starts with nothing.
+    pub fn discard_floor(env: &Env, dir: &Path) -> Result<(), OpenError> {
+        let io = |source| OpenError::Io { dir: dir.to_owned(), source };
+        store::discard_floor(&env.disk, dir).map_err(io)
+    }
+
+    /// A unit cannot be trusted: the next start derives all of them from the log again.
+    pub fn note_doubt(&self) -> std::io::Result<()> {
+        self.store.note_doubt()
     }
 
     /// How it came up: from which entry, and which checkpoints were passed by.

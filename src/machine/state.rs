@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 
-use super::consume_queue::ConsumeQueues;
+use super::consume_queue::{ConsumeQueues, UnitsCursor};
 use super::dedup::Dedup;
 use super::deliveries::{
     CheckoutInfo, Deliveries, HandleState, Lag, QueueView, ReadyMessage, Renewal,
@@ -81,6 +81,11 @@ impl State {
     /// are not the ones that were appended.
     pub fn units_hash(&self) -> io::Result<u64> {
         self.queues.units_hash()
+    }
+
+    /// Checks some units; see [`UnitsCursor`]. True at the end of a round.
+    pub fn check_units(&self, cursor: &mut UnitsCursor, budget: u64) -> io::Result<bool> {
+        self.queues.check_some(cursor, budget)
     }
 
     /// The last audit entry applied since this process started, and the state's hash there.

@@ -4,6 +4,7 @@
 //!   checkpoint-<applied index, 20 digits>    the newest two
 //!   floor                                    a peer's state that this replica began with
 //!   units-<generation>-<number>              extents of queue units
+//!   doubt                                    a unit was damaged: all that is derived goes
 //! ```
 //! Taking over a peer's state is one rename of `floor`: a checkpoint names the floor that it was
 //! derived on, so all earlier ones are void from that moment (rule R12). Everything but the floor
@@ -25,6 +26,7 @@ use crate::env::Disk;
 
 const CHECKPOINT_PREFIX: &str = "checkpoint-";
 const FLOOR: &str = "floor";
+const DOUBT: &str = "doubt";
 const TEMPORARY_SUFFIX: &str = ".tmp";
 /// Checkpoints kept: the newest one, and one to fall back to.
 const KEPT: usize = 2;
@@ -68,7 +70,42 @@ fn checkpoint_index(name: &str) -> Option<LogIndex> {
     name.strip_prefix(CHECKPOINT_PREFIX)?.parse().ok().map(LogIndex::new)
 }
 
+/// Removes what the log can give again, last the note that said so.
+pub(super) fn discard_derived(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<()> {
+    for name in disk.list(dir)? {
+        if checkpoint_index(&name).is_some() || generation_of(&name).is_some() {
+            disk.remove(&dir.join(name))?;
+        }
+    }
+    disk.sync_dir(dir)?;
+    let doubt = dir.join(DOUBT);
+    if disk.exists(&doubt) {
+        disk.remove(&doubt)?;
+    }
+    disk.sync_dir(dir)
+}
+
+/// The next start derives everything from the log again.
+pub(super) fn note_doubt(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<()> {
+    disk.replace(&dir.join(DOUBT), b"")
+}
+
+/// Removes a peer's state that cannot be read. What was derived on it is void then.
+pub(super) fn discard_floor(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<()> {
+    note_doubt(disk, dir)?;
+    let floor = dir.join(FLOOR);
+    if disk.exists(&floor) {
+        disk.remove(&floor)?;
+    }
+    disk.sync_dir(dir)
+}
+
 impl Store {
+    /// For a note that the next start is to find.
+    pub(super) fn note_doubt(&self) -> io::Result<()> {
+        note_doubt(&self.disk, &self.dir)
+    }
+
     /// Opens the directory with the newest state that can be used.
     pub(super) fn open(
         disk: &Arc<dyn Disk>,
@@ -80,6 +117,9 @@ impl Store {
         disk.create_dir_all(dir).map_err(io)?;
         if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             disk.sync_dir(parent).map_err(io)?;
+        }
+        if disk.exists(&dir.join(DOUBT)) {
+            discard_derived(disk, dir).map_err(io)?;
         }
         let floor = Floor::load(disk, dir)?;
         let names = disk.list(dir).map_err(io)?;

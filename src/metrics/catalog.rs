@@ -57,6 +57,15 @@ catalog! {
     EXPIRED_MESSAGES: Counter "raftmq_expired_messages_total" ["topic", "consumer_group"] Count
         "Messages that retention took before the group was done with them, since the start."
 
+    DISK_ROOM_BYTES: Gauge "raftmq_disk_room_bytes" ["broker_group"] Bytes
+        "Bytes that are free on this replica's disk or set aside for its log."
+    DISK_PRESSURE: Gauge "raftmq_disk_pressure" ["broker_group"] Count
+        "What is refused for want of room at a majority: 0 nothing, 1 sends, 2 receives too, 3 all."
+    CLOCK_OFF_MILLISECONDS: Gauge "raftmq_clock_off_milliseconds" ["broker_group"] Count
+        "How far this node's clock is from the majority's, either way."
+    CLOCK_SUSPECT: Gauge "raftmq_clock_suspect" ["broker_group"] Count
+        "1 while this node's clock is too far from the majority's to lead."
+
     TOPICS: Gauge "raftmq_topics" ["broker_group"] Count
         "Topics in this replica's applied state."
     GROUPS: Gauge "raftmq_groups" ["broker_group"] Count

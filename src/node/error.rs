@@ -34,6 +34,8 @@ pub enum NodeError {
     TlsIdentity { certificate: PathBuf, key: PathBuf, source: IdentityError },
     #[error("broker group {broker_group}: {source}")]
     Open { broker_group: BrokerGroupName, source: raft::OpenError },
+    #[error("broker group {broker_group} is damaged here and cannot be mended: {source}")]
+    Mend { broker_group: BrokerGroupName, source: raft::RefillError },
     #[error("broker group {broker_group}: {source}")]
     Start { broker_group: BrokerGroupName, source: raft::StartError },
     #[error("the replica of broker group {broker_group} ended: {reason}")]

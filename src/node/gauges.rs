@@ -30,6 +30,7 @@ pub(super) async fn keep(handle: PrometheusHandle, groups: Vec<Told>, broker: Br
             *before = stats;
             replica(name, group);
             state(name, group);
+            health(name, group);
         }
         names::RECEIVE_WAITING.set([], broker.waiting() as u64);
         process();
@@ -68,6 +69,14 @@ fn replica(name: &str, group: &Group) {
     ] {
         gauge.set([name], count(index).saturating_sub(1));
     }
+}
+
+fn health(name: &str, group: &Group) {
+    let health = group.health();
+    names::DISK_ROOM_BYTES.set([name], health.room);
+    names::DISK_PRESSURE.set([name], health.pressure as u64);
+    names::CLOCK_OFF_MILLISECONDS.set([name], health.clock_off.unsigned_abs());
+    names::CLOCK_SUSPECT.set([name], u64::from(health.clock_suspect));
 }
 
 fn state(name: &str, group: &Group) {

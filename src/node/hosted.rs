@@ -8,7 +8,7 @@ use crate::base::{BrokerGroupId, BrokerGroupName};
 use crate::broker::{Bell, Seat};
 use crate::config::Config;
 use crate::env::Env;
-use crate::raft::{Group, TransferError};
+use crate::raft::{Group, Options, TransferError, refill};
 
 use super::live::Live;
 use super::peers::{Desk, tell_now};
@@ -35,14 +35,25 @@ impl Hosted {
         let options = raft_options(config, name);
         let (id, bell) = (name.id(), Bell::default());
         let desk = Arc::new(Desk::new(Arc::clone(live), id));
-        let (asked, sink) = (Arc::clone(&desk) as _, Arc::new(bell.clone()) as _);
-        let opening = tokio::task::spawn_blocking(move || Group::open(env, options, asked, sink));
-        let group = opening.await.map_err(|error| NodeError::Task {
-            task: "opening the replica",
-            reason: error.to_string(),
-        })?;
-        let group =
-            group.map_err(|source| NodeError::Open { broker_group: name.clone(), source })?;
+        let group = loop {
+            let (asked, sink) = (Arc::clone(&desk) as _, Arc::new(bell.clone()) as _);
+            let (at, with) = (env.clone(), options.clone());
+            let opening = tokio::task::spawn_blocking(move || Group::open(at, with, asked, sink));
+            let opened = opening.await.map_err(|error| NodeError::Task {
+                task: "opening the replica",
+                reason: error.to_string(),
+            })?;
+            match opened {
+                Ok(group) => break group,
+                Err(error) if error.is_mendable() => {
+                    tracing::error!(broker_group = %name, %error, "not opened as it is");
+                    mend(&env, &options, name).await?;
+                }
+                Err(source) => {
+                    return Err(NodeError::Open { broker_group: name.clone(), source });
+                }
+            }
+        };
         assert!(desk.group.set(group.clone()).is_ok(), "a desk has one replica");
         Ok(Self { name: name.clone(), id, group, desk, bell })
     }
@@ -75,6 +86,19 @@ impl Hosted {
             }
         }
     }
+}
+
+/// What is lost here is put back from other members. Reading a whole log blocks, so it has a thread
+/// of its own.
+async fn mend(env: &Env, options: &Options, name: &BrokerGroupName) -> Result<(), NodeError> {
+    let (env, options) = (env.clone(), options.clone());
+    let runtime = tokio::runtime::Handle::current();
+    let mending = tokio::task::spawn_blocking(move || runtime.block_on(refill(&env, &options)));
+    let mended = mending.await.map_err(|error| NodeError::Task {
+        task: "mending the replica",
+        reason: error.to_string(),
+    })?;
+    mended.map_err(|source| NodeError::Mend { broker_group: name.clone(), source })
 }
 
 pub(super) async fn join_groups(hosted: &[Hosted]) -> Result<(), NodeError> {

@@ -74,6 +74,7 @@ fn raft_options(config: &Config, name: &BrokerGroupName) -> raft::Options {
             ..machine::Options::default()
         },
         admission: config.raft.under_way,
+        reserve: config.log.reserve,
         ..defaults
     }
 }

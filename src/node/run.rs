@@ -196,11 +196,11 @@ impl Node {
                 .name("upkeep".to_owned())
                 .spawn(move || upkeep.run())
                 .map_err(|source| NodeError::Thread { name: "upkeep", source })?;
-            let (log, per_second) = (group.log().clone(), self.config.log.scrub_per_second);
+            let (group, per_second) = (group.clone(), self.config.log.scrub_per_second);
             let stop = self.back.stop();
             self.back.start("the scrub", async move {
                 tokio::select! {
-                    damage = scrub::scrub(log, per_second) => Err(NodeError::Damaged { damage }),
+                    damage = scrub::scrub(group, per_second) => Err(NodeError::Damaged { damage }),
                     () = stop.told() => Ok(()),
                 }
             });

@@ -36,8 +36,13 @@ const RETRY_MAX: Millis = Millis::new(2_000);
 pub(crate) enum Class {
     /// New messages: what an overload is made of.
     Message,
-    /// All else, deliveries above all. Has a reserve, so that consumers can drain an overload.
+    /// Handing messages out. This and all below have a reserve, so that consumers can drain an
+    /// overload.
+    Checkout,
+    /// All else, acknowledgements above all.
     Other,
+    /// What makes room on the disk.
+    Purge,
 }
 
 /// Too much is under way.
@@ -134,7 +139,9 @@ impl Admission {
         let commands = drains(state.commands_rate, COMMANDS_DELAY).max(COMMANDS_FLOOR);
         match class {
             Class::Message => (bytes, commands),
-            Class::Other => (bytes + bytes / 4, commands + commands / 4),
+            Class::Checkout | Class::Other | Class::Purge => {
+                (bytes + bytes / 4, commands + commands / 4)
+            }
         }
     }
 

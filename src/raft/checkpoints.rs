@@ -35,8 +35,12 @@ impl Checkpoints {
         let checkpoint = self.machine.write().freeze();
         let (log, threads) = (self.log.clone(), self.threads);
         self.writing = Some(tokio::spawn(async move {
-            if let Err(error) = publish(&log, checkpoint, threads).await {
-                log.ending().note(&format!("writing a checkpoint: {error}"));
+            match publish(&log, checkpoint, threads).await {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    tracing::warn!(%error, "no room for a checkpoint; the last one stays");
+                }
+                Err(error) => log.ending().note(&format!("writing a checkpoint: {error}")),
             }
         }));
     }

@@ -15,14 +15,16 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout};
 
-use crate::base::{BrokerGroupId, ClusterId, LogIndex, NodeId, Term};
+use crate::base::{BrokerGroupId, ClusterId, LogIndex, NodeId, Term, UtcMillis};
 use crate::command::{Command, Reply};
 use crate::commit_log::{self, CommitLog, Flusher, Identity};
-use crate::env::{Disk, Env};
-use crate::machine::{self, Machine, State};
+use crate::env::{Clock, Disk, Env};
+use crate::machine::{self, Machine, State, UnitsCursor};
 use crate::raft::admission::{Admission, Class};
+use crate::raft::awake::{self, Awake};
 use crate::raft::bootstrap::{self, Joined, StartError};
 use crate::raft::checkpoints::{self, Checkpoints};
+use crate::raft::clock::BoundedClock;
 use crate::raft::ending::Ending;
 use crate::raft::floor;
 use crate::raft::leadership::{self, Leadership};
@@ -33,9 +35,11 @@ use crate::raft::options::{Member, Options, OptionsError};
 use crate::raft::peers::{Channels, Peers};
 use crate::raft::propose::{AskError, ProposeError};
 use crate::raft::read::BarrierError;
+use crate::raft::refill;
 use crate::raft::snapshot::SnapshotFile;
 use crate::raft::state_machine::{StateMachine, Watched, installed};
 use crate::raft::types::{Address, Types, index_of, members_of};
+use crate::raft::vitals::{self, Health};
 use crate::raft::{Asked, EffectSink};
 
 pub(crate) type Raft = openraft::Raft<Types, StateMachine>;
@@ -153,6 +157,10 @@ pub(crate) struct Running {
 /// What all clones of a [`Group`] and its peer port share.
 pub(crate) struct Shared {
     pub(crate) env: Env,
+    /// The one in `env` before it was put into bounds, which stamps go by.
+    pub(crate) clock: Arc<BoundedClock>,
+    pub(crate) vitals: vitals::Watch,
+    pub(crate) awake: Awake,
     pub(crate) options: Options,
     pub(crate) log: CommitLog,
     pub(crate) machine: Arc<RwLock<Machine>>,
@@ -171,26 +179,35 @@ pub(crate) struct Shared {
     storage: Mutex<Option<(LogStore, StateMachine)>>,
 }
 
+impl OpenError {
+    /// Whether [`crate::raft::refill`] can put back what is lost.
+    pub fn is_mendable(&self) -> bool {
+        matches!(self, Self::Log(error) if refill::is_mendable(error))
+    }
+}
+
 impl Group {
     /// Opens log and state and starts the flusher. The replica joins its group in [`Self::start`];
     /// the peer port must be served by then.
     pub fn open(
-        env: Env,
+        mut env: Env,
         options: Options,
         asked: Arc<dyn Asked>,
         sink: Arc<dyn EffectSink>,
     ) -> Result<Self, OpenError> {
         options.check()?;
+        let clock = Arc::new(BoundedClock::new(env.clock));
+        env.clock = clock.clone();
         let directory = |source| OpenError::Directory { path: options.dir.clone(), source };
         env.disk.create_dir_all(&options.dir).map_err(directory)?;
         let identity = Identity::load(&*env.disk, &options.dir)?;
         let cluster = own_cluster(identity, &options)?;
         let (log, flusher) = CommitLog::open(env.clone(), &options.dir.join("log"), options.log)?;
-        let mut machine = Machine::open(&env, &options.dir.join("machine"), options.machine)?;
+        let mut machine = open_machine(&env, &options)?;
         let ending = Ending::new();
         let installed: InstalledCell = InstalledCell::default();
         let snapshots = SnapshotFile { disk: env.disk.clone(), path: options.dir.join("snapshot") };
-        let marks = MarkFiles::open(env.disk.clone(), options.dir.join("marks"));
+        let marks = MarkFiles::open(env.disk.clone(), options.dir.clone());
         let marks = marks.map_err(directory)?;
         let start = floor::restore(&mut machine, &log, &snapshots, &marks)?;
         check_state(&machine, &log, &snapshots, &installed)?;
@@ -215,9 +232,13 @@ impl Group {
         };
         run_flusher(flusher, &options, env.disk.clone()).map_err(OpenError::Thread)?;
         let admission = Admission::new(options.admission);
+        let awake = Awake::new(&*clock, options.timing.election_min.duration() / 2);
         let channels = Arc::new(Channels::new(options.net.clone()));
         Ok(Self(Arc::new(Shared {
             env,
+            clock,
+            vitals: vitals::Watch::default(),
+            awake,
             options,
             log,
             machine,
@@ -254,6 +275,8 @@ impl Group {
         tokio::spawn(watch_raft(shared.clone()));
         tokio::spawn(leadership::watch(shared.clone()));
         tokio::spawn(floor::watch(shared.clone()));
+        tokio::spawn(vitals::keep(shared.clone()));
+        tokio::spawn(awake::keep(shared.clone()));
         if initialise {
             // Refused when the log is not empty any more, which is as good.
             if let Err(error) = raft.initialize(first_members(&shared.options)).await {
@@ -281,6 +304,8 @@ impl Group {
     /// they are turned into a command.
     pub fn has_room(&self, bytes: usize) -> Result<(), ProposeError> {
         let shared = &self.0;
+        let standing = shared.vitals.standing();
+        standing.check(Class::Message).map_err(|full| full.of(shared.options.node))?;
         let room = shared.admission.would_admit(Class::Message, bytes);
         room.map_err(|busy| busy.of(shared.options.node))
     }
@@ -336,6 +361,41 @@ impl Group {
         self.0.status()
     }
 
+    /// Whether this process has been running without a pause that another could have taken the
+    /// leadership in. While not, nothing is to be answered as the leader.
+    pub fn is_awake(&self) -> bool {
+        self.0.awake.is_awake(&*self.0.clock)
+    }
+
+    /// How this replica's clock and disk compare with the others'.
+    pub fn health(&self) -> Health {
+        self.0.vitals.health()
+    }
+
+    /// What time it is, as far as a majority agrees: what stamps go by.
+    pub fn wall(&self) -> UtcMillis {
+        self.0.clock.wall()
+    }
+
+    /// Compares some queue units with what was appended; true at the end of a round. Damage ends the
+    /// replica, and the next start derives all units again.
+    pub fn check_units(&self, cursor: &mut UnitsCursor, budget: u64) -> bool {
+        let checked = self.read(|state| state.check_units(cursor, budget));
+        checked.unwrap_or_else(|error| {
+            self.units_failed(&error);
+            true
+        })
+    }
+
+    /// A queue unit cannot be read or trusted: as [`Self::storage_failed`], and the next start
+    /// derives all of them again.
+    pub fn units_failed(&self, error: &dyn fmt::Display) {
+        if let Err(error) = self.0.machine.read().note_doubt() {
+            tracing::warn!(%error, "the damage cannot be noted for the next start");
+        }
+        self.storage_failed(error);
+    }
+
     /// A derived file or the log cannot be read: the replica ends with this reason, as it does
     /// after any other storage error.
     pub fn storage_failed(&self, error: &dyn fmt::Display) {
@@ -349,8 +409,7 @@ impl Group {
 
     /// Hands the leadership to the replica that has most of the log.
     pub async fn transfer_leadership(&self) -> Result<(), TransferError> {
-        let running = self.0.running().ok_or(TransferError::NotLeader)?;
-        self.transfer(running, successor(running, self.0.options.node)?).await
+        self.0.clone().transfer_leadership().await
     }
 
     /// Hands the leadership to this voter, which openraft lets have all of the log first.
@@ -365,20 +424,7 @@ impl Group {
         match (leads, known && to != self.0.options.node) {
             (false, _) => Err(TransferError::NotLeader),
             (true, false) => Err(TransferError::NobodyElse),
-            (true, true) => self.transfer(running, to).await,
-        }
-    }
-
-    async fn transfer(&self, running: &Running, to: NodeId) -> Result<(), TransferError> {
-        let shared = &self.0;
-        let mut leadership = shared.leadership.subscribe();
-        let triggered = running.raft.trigger().transfer_leader(to.get()).await;
-        triggered.map_err(|fatal| TransferError::Ended { reason: fatal.to_string() })?;
-        let me = Some(shared.options.node);
-        let moved = leadership.wait_for(|now| now.leader.is_some() && now.leader != me);
-        match timeout(TRANSFER_DEADLINE, moved).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(TransferError::NotTaken { to }),
+            (true, true) => self.0.transfer(running, to).await,
         }
     }
 
@@ -454,6 +500,23 @@ fn run_flusher(flusher: Flusher, options: &Options, disk: Arc<dyn Disk>) -> io::
 }
 
 impl Shared {
+    pub(crate) async fn transfer_leadership(self: Arc<Self>) -> Result<(), TransferError> {
+        let running = self.running().ok_or(TransferError::NotLeader)?;
+        self.transfer(running, successor(running, self.options.node)?).await
+    }
+
+    async fn transfer(&self, running: &Running, to: NodeId) -> Result<(), TransferError> {
+        let mut leadership = self.leadership.subscribe();
+        let triggered = running.raft.trigger().transfer_leader(to.get()).await;
+        triggered.map_err(|fatal| TransferError::Ended { reason: fatal.to_string() })?;
+        let me = Some(self.options.node);
+        let moved = leadership.wait_for(|now| now.leader.is_some() && now.leader != me);
+        match timeout(TRANSFER_DEADLINE, moved).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(TransferError::NotTaken { to }),
+        }
+    }
+
     pub(crate) fn running(&self) -> Option<&Running> {
         self.running.get()
     }
@@ -476,6 +539,11 @@ impl Shared {
     /// The exact reason where this room knows one, else what openraft says.
     fn explain(&self, error: &dyn fmt::Display) -> String {
         self.ending.reason().unwrap_or_else(|| error.to_string())
+    }
+
+    /// The last entry known here to be at a majority.
+    pub(crate) fn committed(&self) -> Option<LogIndex> {
+        self.status().committed
     }
 
     fn status(&self) -> Status {
@@ -521,6 +589,33 @@ async fn watch_raft(shared: Arc<Shared>) {
     if !shared.stopping.load(Ordering::Acquire) {
         shared.ending.note(&reason);
     }
+}
+
+/// A peer's state that this replica began with may be damaged while the snapshot is good: the same,
+/// or a newer one.
+fn open_machine(env: &Env, options: &Options) -> Result<Machine, OpenError> {
+    let dir = options.dir.join("machine");
+    let opened = match Machine::open(env, &dir, options.machine) {
+        Err(error @ machine::OpenError::Floor { .. }) => {
+            let path = options.dir.join("snapshot");
+            let snapshots = SnapshotFile { disk: env.disk.clone(), path: path.clone() };
+            let good = snapshots.load_if_good();
+            let good = good.map_err(|source| OpenError::Directory { path, source })?;
+            if good.is_none() {
+                return Err(error.into());
+            }
+            tracing::error!(%error, "the snapshot takes its place");
+            Machine::discard_floor(env, &dir)?;
+            Machine::open(env, &dir, options.machine)
+        }
+        opened => opened,
+    };
+    let machine = opened?;
+    for rejected in &machine.opened().rejected {
+        let (file, reason) = (&rejected.file, &rejected.reason);
+        tracing::error!(file, %reason, "passed by; what it held comes from the log again");
+    }
+    Ok(machine)
 }
 
 fn own_cluster(

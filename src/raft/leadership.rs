@@ -94,7 +94,9 @@ async fn found(shared: Arc<Shared>, term: Term) {
             Outcome::Refused(reason) | Outcome::Unknown(reason) => {
                 tracing::debug!(reason, "the broker group is not founded yet");
             }
-            Outcome::Busy(_) => unreachable!("this proposal asks nobody to be admitted"),
+            Outcome::Busy(_) | Outcome::Full(_) => {
+                unreachable!("this proposal asks nobody to be admitted")
+            }
         }
         tokio::time::sleep(RETRY).await;
     }

@@ -2,13 +2,13 @@
 //! given before the log from there on.
 //!
 //! ```text
-//!   marks/mark-<entry, 20 digits>    a snapshot file, see `snapshot`
+//!   mark-<entry, 20 digits>    a snapshot file, see `snapshot`, and beside it
 //! ```
 //! Any of them will do: a replica that has none at the floor cuts its log at an older one. Like a
 //! checkpoint, one is written only once the log up to it is on this disk.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,8 +44,8 @@ fn index_in(name: &str) -> Option<LogIndex> {
 
 impl MarkFiles {
     pub(crate) fn open(disk: Arc<dyn Disk>, dir: PathBuf) -> io::Result<Self> {
-        disk.create_dir_all(&dir)?;
-        for name in disk.list(&dir)?.iter().filter(|name| index_in(name).is_none()) {
+        let broken = |name: &&String| name.starts_with(PREFIX) && index_in(name).is_none();
+        for name in disk.list(&dir)?.iter().filter(broken) {
             disk.remove(&dir.join(name))?;
         }
         Ok(Self { disk, dir, gate: Arc::default() })
@@ -102,6 +102,13 @@ impl MarkFiles {
         Ok(())
     }
 
+    /// Makes the file of this mark the snapshot, which takes no room.
+    pub(crate) fn adopt(&self, index: LogIndex, snapshot: &Path) -> io::Result<()> {
+        let _gate = self.gate.lock();
+        self.disk.rename(&self.path(index), snapshot)?;
+        self.disk.sync_dir(&self.dir)
+    }
+
     /// Those up to `index` are of no use any more.
     fn drop_to(&self, index: LogIndex) -> io::Result<()> {
         let _gate = self.gate.lock();
@@ -145,8 +152,12 @@ impl Marks {
         let (files, log, threads) = (self.files.clone(), self.log.clone(), self.threads);
         let (waiting, floor) = (self.waiting.clone(), self.floor.clone());
         tokio::spawn(async move {
-            if let Err(error) = write(&files, &log, frozen, membership, threads).await {
-                log.ending().note(&format!("keeping the state at a mark: {error}"));
+            match write(&files, &log, frozen, membership, threads).await {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    tracing::warn!(%error, "no room for the state at a mark; another will do");
+                }
+                Err(error) => log.ending().note(&format!("keeping the state at a mark: {error}")),
             }
             waiting.fetch_sub(1, Ordering::AcqRel);
             // The floor may have waited for this one.
@@ -175,13 +186,15 @@ impl Marks {
         Ok(None)
     }
 
+    pub(crate) fn files(&self) -> &MarkFiles {
+        &self.files
+    }
+
     /// The log begins behind this entry from now on.
     pub(crate) fn began_at(&mut self, index: LogIndex) {
         let before = self.start.replace(index);
         assert!(before <= Some(index), "a log's start moves on");
-        if let Some(before) = before
-            && let Err(error) = self.files.drop_to(before)
-        {
+        if let Err(error) = before.map_or(Ok(()), |before| self.files.drop_to(before)) {
             self.log.ending().note(&format!("removing states at old marks: {error}"));
         }
     }

@@ -11,8 +11,10 @@
 //! are openraft's side.
 
 mod admission;
+mod awake;
 mod bootstrap;
 mod checkpoints;
+mod clock;
 mod dial;
 mod ending;
 mod floor;
@@ -26,12 +28,15 @@ mod peer_service;
 mod peers;
 mod propose;
 mod read;
+mod refill;
+mod room;
 mod snapshot;
 mod state_machine;
 #[cfg(test)]
 mod tests;
 mod types;
 mod versions;
+mod vitals;
 
 pub use bootstrap::StartError;
 pub use dial::{Dial, Net, Stream};
@@ -41,6 +46,9 @@ pub use options::{ADMISSION_MAX, ADMISSION_MIN, Member, Options, OptionsError, T
 pub use peer_service::peer_service;
 pub use propose::{AskError, ProposeError};
 pub use read::BarrierError;
+pub use refill::{RefillError, refill};
+pub use room::Pressure;
+pub use vitals::Health;
 
 use async_trait::async_trait;
 use bytes::Bytes;

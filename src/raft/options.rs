@@ -54,6 +54,8 @@ pub struct Options {
     /// Commands that may be under way at this node, at most; more are refused at once. As a rule
     /// the bound is lower: what drains in a fraction of a second.
     pub admission: ByteSize,
+    /// New messages are refused while a majority has less than this free or set aside for the log.
+    pub reserve: ByteSize,
     /// False in a simulation: then everything runs as tasks of one executor.
     pub threads: bool,
     /// How the other members are reached.
@@ -102,6 +104,7 @@ impl Options {
                 ..machine::Options::default()
             },
             admission: ByteSize::mib(64),
+            reserve: ByteSize::mib(64),
             threads: true,
             net: Net::default(),
         }
@@ -149,6 +152,8 @@ impl Timing {
             max_in_snapshot_log_to_keep: 0,
             purge_batch_size: 1,
             enable_pre_vote: Some(true),
+            // Until the clocks are compared, see `vitals`.
+            enable_elect: false,
             enable_leader_restore: Some(false),
             backoff: "100ms".to_owned(),
             ..openraft::Config::default()

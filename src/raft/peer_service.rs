@@ -22,6 +22,7 @@ use crate::raft::group::{Group, Running, Shared};
 use crate::raft::network::{read_id, read_vote, write_id, write_vote};
 use crate::raft::peers::{Handshake, HandshakeError, MESSAGE_MAX};
 use crate::raft::propose::Outcome;
+use crate::raft::refill::committed_frames;
 use crate::raft::snapshot::{Contents, Snapshot};
 use crate::raft::types::{Entry, Types, index_of};
 use crate::wire::raftmq as wire;
@@ -132,7 +133,11 @@ impl Peer for PeerPort {
         &self,
         request: Request<wire::TransferLeaderRequest>,
     ) -> Result<Response<wire::TransferLeaderAnswer>, Status> {
-        let Met { running, from, .. } = self.meet(request.metadata())?;
+        let Met { shared, running, from } = self.meet(request.metadata())?;
+        if shared.vitals.is_suspect() {
+            let refusal = "its clock is far from the majority's".to_owned();
+            return Ok(Self::answer(running, from, wire::TransferLeaderAnswer { refusal }));
+        }
         let message = request.into_inner();
         let vote = message.from.ok_or_else(|| missing("from"))?;
         let last = message.last.as_ref().map(read_id);
@@ -171,6 +176,10 @@ impl Peer for PeerPort {
                 under_way_bytes: busy.under_way.get(),
                 retry_after_millis: busy.retry_after.get(),
             }),
+            Outcome::Full(full) => Answer::Full(wire::Full {
+                room_bytes: full.room.get(),
+                needed_bytes: full.needed.get(),
+            }),
             Outcome::Unknown(reason) => Answer::Unknown(reason),
         };
         Ok(Self::answer(running, from, wire::ProposeAnswer { outcome: Some(answer) }))
@@ -181,12 +190,38 @@ impl Peer for PeerPort {
         request: Request<wire::ReadIndexRequest>,
     ) -> Result<Response<wire::ReadIndexAnswer>, Status> {
         use wire::read_index_answer::Outcome as Answer;
-        let Met { running, from, .. } = self.meet(request.metadata())?;
-        let answer = match running.read_index().await {
+        let Met { shared, running, from } = self.meet(request.metadata())?;
+        let answer = match shared.own_read_index(running).await {
             Ok(index) => Answer::Index(index.get()),
             Err(reason) => Answer::Refused(reason),
         };
         Ok(Self::answer(running, from, wire::ReadIndexAnswer { outcome: Some(answer) }))
+    }
+
+    async fn fetch(
+        &self,
+        request: Request<wire::FetchRequest>,
+    ) -> Result<Response<wire::FetchAnswer>, Status> {
+        let Met { shared, running, from } = self.meet(request.metadata())?;
+        let committed = shared.committed();
+        let frames = committed_frames(&shared.log, committed, request.get_ref());
+        let frames = frames.map_err(Status::unavailable)?;
+        Ok(Self::answer(running, from, wire::FetchAnswer { frames }))
+    }
+
+    async fn vitals(
+        &self,
+        request: Request<wire::VitalsRequest>,
+    ) -> Result<Response<wire::VitalsAnswer>, Status> {
+        let Met { shared, running, from } = self.meet(request.metadata())?;
+        let vitals = shared.vitals();
+        let answer = wire::VitalsAnswer {
+            wall_millis: vitals.wall.get(),
+            room_bytes: vitals.room,
+            sync_micros: vitals.sync_micros,
+            term: shared.log.vote().map_or(0, |vote| vote.term.get()),
+        };
+        Ok(Self::answer(running, from, answer))
     }
 
     async fn ask(
@@ -258,7 +293,7 @@ fn read_append(message: wire::AppendRequest) -> Result<AppendEntriesRequest<Type
 }
 
 /// Checks every frame, and that their indexes follow each other from `next`.
-fn read_frames(mut bytes: Bytes, mut next: LogIndex) -> Result<Vec<Entry>, Status> {
+pub(crate) fn read_frames(mut bytes: Bytes, mut next: LogIndex) -> Result<Vec<Entry>, Status> {
     let mut entries = Vec::new();
     while !bytes.is_empty() {
         let read = Frame::decode(&bytes);

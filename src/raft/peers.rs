@@ -247,31 +247,8 @@ mod tests {
     fn the_handshake_has_golden_bytes() {
         let handshake = peers(0x0102, 3, 4).handshake(NodeId::new(5));
         let mut expected = vec![0; 14];
-        expected.extend([
-            1,
-            2,
-            0,
-            0,
-            0,
-            3,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            4,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            5,
-            COMMAND_VERSION,
-        ]);
+        expected.extend([1, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5]);
+        expected.push(COMMAND_VERSION);
         assert_eq!(handshake.encode(), expected);
     }
 }

@@ -14,6 +14,7 @@ use crate::raft::admission::{Busy, Class};
 use crate::raft::group::{Running, Shared};
 use crate::raft::options::COMMAND_MAX;
 use crate::raft::peers::Lane;
+use crate::raft::room::Full;
 use crate::raft::types::Proposal;
 use crate::wire::raftmq as wire;
 
@@ -36,6 +37,12 @@ pub enum ProposeError {
     /// Nothing was appended: too much is under way already.
     #[error("node {node} has {under_way} of requests under way; try again in {retry_after}")]
     Busy { node: NodeId, under_way: ByteSize, retry_after: Millis },
+    /// Nothing was appended: disks are full.
+    #[error(
+        "node {node}: the disks of a majority have {room} left for the log, and {needed} are needed \
+         to take this; free space on them, or wait until old messages leave"
+    )]
+    DiskFull { node: NodeId, room: ByteSize, needed: ByteSize },
     /// This replica ended; the outcome is not known.
     #[error("this replica ended: {reason}")]
     Ended { reason: String },
@@ -60,6 +67,8 @@ pub(crate) enum Outcome {
     Refused(String),
     /// The same, because too much is under way there.
     Busy(Busy),
+    /// The same, because the disks are full.
+    Full(Full),
     Unknown(String),
 }
 
@@ -94,8 +103,11 @@ fn is_idempotent(command: &Command) -> bool {
 pub(crate) fn class_of(command: &Command) -> Class {
     match command {
         Command::Publish(_) => Class::Message,
-        Command::Deliveries(_)
-        | Command::Found(_)
+        Command::Deliveries(deliveries) => {
+            let hands_out = |delivery: &Delivery| matches!(delivery, Delivery::Checkout(_));
+            if deliveries.iter().any(hands_out) { Class::Checkout } else { Class::Other }
+        }
+        Command::Found(_)
         | Command::CreateTopic(_)
         | Command::DeleteTopic { .. }
         | Command::CreateGroup(_)
@@ -103,12 +115,19 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Subscribe(_)
         | Command::Unsubscribe(_)
         | Command::Tick { .. }
-        | Command::Audit
-        | Command::Retain(_)
+        | Command::Audit => Class::Other,
+        Command::Retain(_)
         | Command::PurgeIntent { .. }
         | Command::Relocate(_)
         | Command::PurgeTo { .. }
-        | Command::Trim(_) => Class::Other,
+        | Command::Trim(_) => Class::Purge,
+    }
+}
+
+impl Full {
+    pub(crate) fn of(self, node: NodeId) -> ProposeError {
+        let Self { room, needed } = self;
+        ProposeError::DiskFull { node, room, needed }
     }
 }
 
@@ -128,6 +147,8 @@ impl Shared {
         let (idempotent, class) = (is_idempotent(&command), class_of(&command));
         let bytes = command.encode();
         drop(command);
+        let standing = self.vitals.standing();
+        standing.check(class).map_err(|full| full.of(self.options.node))?;
         let permit = self.admission.admit(class, bytes.len());
         let _permit = permit.map_err(|busy| busy.of(self.options.node))?;
         let mut refused = "no leader is known".to_owned();
@@ -162,6 +183,12 @@ impl Shared {
                     return Err(match unknown {
                         Some(reason) => ProposeError::Unknown { reason },
                         None => busy.of(leader),
+                    });
+                }
+                Outcome::Full(full) => {
+                    return Err(match unknown {
+                        Some(reason) => ProposeError::Unknown { reason },
+                        None => full.of(leader),
                     });
                 }
                 Outcome::Unknown(reason) if idempotent => unknown = Some(reason),
@@ -256,6 +283,9 @@ impl Shared {
             Ok(command) => class_of(&command),
             Err(error) => return Outcome::Refused(format!("not a command: {error}")),
         };
+        if let Err(full) = self.vitals.standing().check(class) {
+            return Outcome::Full(full);
+        }
         match self.admission.admit(class, bytes.len()) {
             Ok(_permit) => self.propose_here(running, bytes, deadline).await,
             Err(busy) => Outcome::Busy(busy),
@@ -313,6 +343,10 @@ impl Shared {
             Some(Answer::Busy(busy)) => Outcome::Busy(Busy {
                 under_way: ByteSize::new(busy.under_way_bytes),
                 retry_after: Millis::new(busy.retry_after_millis),
+            }),
+            Some(Answer::Full(full)) => Outcome::Full(Full {
+                room: ByteSize::new(full.room_bytes),
+                needed: ByteSize::new(full.needed_bytes),
             }),
             Some(Answer::Unknown(reason)) => Outcome::Unknown(reason),
             None => Outcome::Unknown(format!("node {leader} answered nothing")),

@@ -33,6 +33,12 @@ impl Running {
         Ok(LogIndex::new(linearizer.read_log_id().index()))
     }
 
+    /// A majority still takes this node for the leader.
+    pub(crate) async fn confirm_leadership(&self) -> Result<(), String> {
+        let linearizer = self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await;
+        linearizer.map(|_| ()).map_err(|error| error.to_string())
+    }
+
     async fn linearizer(&self) -> Result<Linearizer<Types>, String> {
         if let Ok(linearizer) = self.raft.get_read_linearizer(ReadPolicy::LeaseRead).await {
             return Ok(linearizer);
@@ -66,12 +72,22 @@ impl Shared {
         let leader = self.leadership.borrow().leader.ok_or("no leader is known")?;
         let index = async {
             if leader == self.options.node {
-                running.read_index().await
+                self.own_read_index(running).await
             } else {
                 self.ask_read_index(running, leader).await
             }
         };
         timeout_at(deadline, index).await.map_err(|_| format!("node {leader} did not answer"))?
+    }
+
+    /// The leader's own answer. What was true before a pause of this process says nothing.
+    pub(crate) async fn own_read_index(&self, running: &Running) -> Result<LogIndex, String> {
+        let index = running.read_index().await?;
+        if self.awake.is_awake(&*self.clock) {
+            Ok(index)
+        } else {
+            Err("this process was paused and is not confirmed as the leader again".to_owned())
+        }
     }
 
     async fn ask_read_index(&self, running: &Running, leader: NodeId) -> Result<LogIndex, String> {

@@ -18,6 +18,7 @@ use crate::base::{LogIndex, LogPosition, Term, UtcMillis};
 use crate::command::{CommandError, Reader, Writer};
 use crate::env::Disk;
 use crate::machine::Frozen;
+use crate::raft::marks::MarkFiles;
 use crate::raft::types::{
     EntryId, Membership, SnapshotMeta, StoredMembership, Types, decode_membership,
     encode_membership, entry_id, index_of, term_of,
@@ -167,6 +168,8 @@ pub(crate) struct SnapshotBuilder {
     pub(crate) file: SnapshotFile,
     /// With its bytes.
     pub(crate) contents: Option<(Contents, Bytes)>,
+    /// Where it lies already, as the state at a mark.
+    pub(crate) mark: Option<MarkFiles>,
 }
 
 impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
@@ -177,7 +180,10 @@ impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
             // Before the first entry there is nothing to keep; openraft asks all the same.
             return Ok(Snapshot { meta: SnapshotMeta::default(), snapshot: Bytes::new() });
         };
-        self.file.store(&snapshot)?;
+        match &self.mark {
+            Some(files) => files.adopt(index_of(&contents.last), &self.file.path)?,
+            None => self.file.store(&snapshot)?,
+        }
         Ok(Snapshot { meta: contents.meta(), snapshot })
     }
 }

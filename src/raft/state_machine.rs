@@ -203,7 +203,12 @@ impl RaftStateMachine<Types> for StateMachine {
         }
         let floor = self.machine.read().state().floor()?.index;
         let (contents, bytes) = self.marks.newest(floor)?;
-        Some(SnapshotBuilder { file: self.snapshots.clone(), contents: Some((contents, bytes)) })
+        let mark = Some(self.marks.files().clone());
+        Some(SnapshotBuilder {
+            file: self.snapshots.clone(),
+            contents: Some((contents, bytes)),
+            mark,
+        })
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
@@ -214,7 +219,7 @@ impl RaftStateMachine<Types> for StateMachine {
             let bytes = contents.encode();
             Some((contents, bytes))
         });
-        SnapshotBuilder { file: self.snapshots.clone(), contents }
+        SnapshotBuilder { file: self.snapshots.clone(), contents, mark: None }
     }
 
     async fn install_snapshot(

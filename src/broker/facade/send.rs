@@ -68,7 +68,7 @@ impl Broker {
 fn is_definite(error: &SendError) -> bool {
     match error {
         SendError::Unavailable(unavailable) => !unavailable.outcome_unknown,
-        SendError::Overloaded(_) | SendError::NoTopic(_) => true,
+        SendError::Overloaded(_) | SendError::DiskFull(_) | SendError::NoTopic(_) => true,
         SendError::KindConflict(_) | SendError::KindNotYet(_) | SendError::Limit(_) => false,
     }
 }

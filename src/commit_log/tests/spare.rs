@@ -33,7 +33,8 @@ fn a_roll_takes_the_spare_and_writes_nothing_else() {
 #[test]
 fn a_full_disk_only_delays_the_spare() {
     let rig = with_spares(1);
-    rig.sim.disk.set_capacity(Some(18_000));
+    // Two files, for the next vote and the next purge, are made ahead.
+    rig.sim.disk.set_capacity(Some(18_000 + 2 * 4096));
     rig.upkeep();
     rig.fill(0, 3, 1);
     rig.sim.disk.set_capacity(None);

@@ -265,6 +265,13 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn free(&self, _path: &Path) -> io::Result<u64> {
+        let world = self.world.lock();
+        world.powered()?;
+        let left = |capacity: u64| capacity.saturating_sub(world.used());
+        Ok(world.faults.capacity.map_or(u64::MAX, left))
+    }
+
     fn exists(&self, path: &Path) -> bool {
         let world = self.world.lock();
         world.names.get(path).is_some() || world.dirs.contains(path)

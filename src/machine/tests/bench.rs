@@ -63,6 +63,10 @@ impl Disk for BlindDisk {
     fn exists(&self, path: &Path) -> bool {
         self.0.exists(path)
     }
+
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        self.0.free(path)
+    }
 }
 
 impl File for BlindFile {

@@ -119,7 +119,7 @@ fn open(env: &Env, dir: &Path) -> (LogStore, Placed) {
     let ending = Ending::new();
     let installed = InstalledCell::default();
     let log_store = LogStore::new(log, installed.clone(), ending.clone());
-    let marks = MarkFiles::open(env.disk.clone(), dir.join("marks")).unwrap();
+    let marks = MarkFiles::open(env.disk.clone(), dir.to_owned()).unwrap();
     let state_machine = StateMachine {
         machine: machine.clone(),
         sink: Arc::new(Deaf),

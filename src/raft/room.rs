@@ -1,0 +1,133 @@
+//! What is refused while disks are full (rule R10). The leader acts on what a majority of the
+//! voters has left: a message that only a minority could store is no message.
+
+use std::fmt;
+
+use crate::base::ByteSize;
+use crate::raft::admission::Class;
+
+/// How little is left, least serious first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pressure {
+    #[default]
+    None,
+    /// No new messages; reading and acknowledging go on.
+    Sends,
+    /// No new hand-outs either; what is handed out can be acknowledged.
+    Checkouts,
+    /// Only what makes room is taken.
+    All,
+}
+
+impl Pressure {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Sends => "no sends",
+            Self::Checkouts => "no sends and no receives",
+            Self::All => "nothing is taken",
+        }
+    }
+}
+
+impl fmt::Display for Pressure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The three watermarks, in bytes that are free or set aside for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Watermarks {
+    pub(crate) sends: u64,
+    pub(crate) checkouts: u64,
+    pub(crate) all: u64,
+}
+
+impl Watermarks {
+    /// The lower two lie within one segment, which is set aside before it is needed: so hand-outs
+    /// and acknowledgements go on when nothing else of the disk is free.
+    pub(crate) fn of(reserve: ByteSize, segment: u64) -> Self {
+        let (checkouts, all) = (segment / 8, segment / 32);
+        Self { sends: reserve.get().max(checkouts), checkouts, all }
+    }
+
+    pub(crate) fn pressure(&self, room: u64) -> Pressure {
+        if room < self.all {
+            Pressure::All
+        } else if room < self.checkouts {
+            Pressure::Checkouts
+        } else if room < self.sends {
+            Pressure::Sends
+        } else {
+            Pressure::None
+        }
+    }
+}
+
+/// How things stand, as the last look found them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) pressure: Pressure,
+    pub(crate) room: ByteSize,
+    /// What has to be there for messages to be taken.
+    pub(crate) needed: ByteSize,
+}
+
+/// Why something is not taken now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full {
+    pub(crate) room: ByteSize,
+    pub(crate) needed: ByteSize,
+}
+
+impl Standing {
+    pub(crate) fn check(&self, class: Class) -> Result<(), Full> {
+        let refused = match class {
+            Class::Message => self.pressure >= Pressure::Sends,
+            Class::Checkout => self.pressure >= Pressure::Checkouts,
+            Class::Other => self.pressure >= Pressure::All,
+            Class::Purge => false,
+        };
+        if refused { Err(Full { room: self.room, needed: self.needed }) } else { Ok(()) }
+    }
+}
+
+/// What a majority of `voters` has at least, of what was heard; the rest is taken to be down.
+pub(crate) fn of_majority(voters: usize, mut heard: Vec<u64>) -> u64 {
+    assert!(!heard.is_empty(), "a node knows its own room");
+    heard.sort_unstable_by(|a, b| b.cmp(a));
+    let quorum = voters / 2 + 1;
+    heard[quorum.min(heard.len()) - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_minority_is_not_waited_for() {
+        assert_eq!(of_majority(3, vec![100, 5, 80]), 80);
+        assert_eq!(of_majority(3, vec![5, 5, 80]), 5);
+        assert_eq!(of_majority(3, vec![100, 5]), 5, "the third is down, so the second is needed");
+        assert_eq!(of_majority(3, vec![100]), 100);
+        assert_eq!(of_majority(5, vec![1, 2, 3, 4, 5]), 3);
+    }
+
+    #[test]
+    fn what_is_refused_follows_what_is_left() {
+        let marks = Watermarks::of(ByteSize::mib(96), 8 << 20);
+        let refused = |room: u64| {
+            let pressure = marks.pressure(room);
+            let standing = Standing { pressure, ..Standing::default() };
+            [Class::Message, Class::Checkout, Class::Other, Class::Purge]
+                .map(|class| standing.check(class).is_err())
+        };
+        assert_eq!(refused(96 << 20), [false; 4]);
+        assert_eq!(refused((96 << 20) - 1), [true, false, false, false]);
+        assert_eq!(refused(1 << 20), [true, false, false, false]);
+        assert_eq!(refused((1 << 20) - 1), [true, true, false, false]);
+        assert_eq!(refused((256 << 10) - 1), [true, true, true, false]);
+        assert_eq!(refused(0), [true, true, true, false]);
+    }
+}
