@@ -155,7 +155,6 @@ fn begin(cluster: &mut Cluster, planned: &Planned, nodes: &[HostId]) {
             }
             Fault::Full { room, .. } => {
                 disk.sim.set_capacity(Some(disk.sim.used() + room));
-                cluster.excuse(*node, planned.until);
             }
             Fault::Slow { most, .. } => disk.set_slow(Some(*most)),
             Fault::Skew { millis, .. } => cluster.nodes[*node].node.clock.set_skew(*millis),

@@ -109,6 +109,7 @@ impl Node {
             log: commit_log::Options { segment_bytes, spare },
             machine: machine::Options { checkpoint_bytes, extents_per_file: 16 },
             admission: ByteSize::mib(1),
+            reserve: ByteSize::kib(16),
             threads: false,
             net: PeerNet::Through(Arc::new(Dialer { net: self.net.clone(), from: self.host })),
             ..raft::Options::new(id_of(self.host), "/data".into(), members)
@@ -122,10 +123,17 @@ impl Node {
         let bell = Bell::default();
         let desk = Arc::new(Desk { id: name.id(), broker: OnceLock::new() });
         let options = self.raft_options(&name);
-        let opened = Group::open(env.clone(), options, desk.clone(), Arc::new(bell.clone()));
-        let group = match opened {
-            Ok(group) => group,
-            Err(error) => return format!("opening: {error}"),
+        let group = loop {
+            let (with, asked) = (options.clone(), desk.clone());
+            match Group::open(env.clone(), with, asked, Arc::new(bell.clone())) {
+                Ok(group) => break group,
+                Err(error) if error.is_mendable() => {
+                    if let Err(error) = raft::refill(&env, &options).await {
+                        return format!("refilling: {error}");
+                    }
+                }
+                Err(error) => return format!("opening: {error}"),
+            }
         };
         *self.replica.lock() = Some(group.clone());
         let upkeep = group.log().upkeep();
