@@ -79,6 +79,7 @@ impl TryFrom<Raw> for Config {
             name_servers: name_servers(&raw.broker.name_servers.unwrap_or_default())?,
             log: log(&raw.log, profile)?,
             raft: raft(&raw.raft)?,
+            durability: raw.broker.durability,
             create_on_use: raw.broker.create_on_use.unwrap_or(profile == Profile::Dev),
             admin_from_anywhere: raw.admin.from_anywhere.unwrap_or(false),
         })

@@ -38,9 +38,6 @@ use crate::base::BrokerGroupName;
 use crate::config::Config;
 use crate::{broker, commit_log, machine, raft};
 
-/// What an `OK` to a send means; printed at start and shown as a metric.
-pub const DURABILITY: &str = "majority-fsync";
-
 /// Queues of a topic that a client's first use creates.
 const QUEUES_ON_USE: u32 = 8;
 
@@ -73,6 +70,7 @@ fn raft_options(config: &Config, name: &BrokerGroupName) -> raft::Options {
             ..machine::Options::default()
         },
         admission: config.raft.under_way,
+        durability: config.durability,
         ..defaults
     }
 }

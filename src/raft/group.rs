@@ -15,12 +15,13 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout};
 
-use crate::base::{BrokerGroupId, ClusterId, LogIndex, NodeId, Term};
+use crate::base::{BrokerGroupId, ClusterId, Durability, LogIndex, NodeId, Term};
 use crate::command::{Command, Reply};
 use crate::commit_log::{self, CommitLog, Flusher, Identity};
 use crate::env::Env;
 use crate::machine::{self, Machine, State};
 use crate::raft::admission::{Admission, Class};
+use crate::raft::belonging::{self, Belonging};
 use crate::raft::bootstrap::{self, Joined, StartError};
 use crate::raft::checkpoints::{self, Checkpoints};
 use crate::raft::ending::Ending;
@@ -69,6 +70,11 @@ pub enum OpenError {
     OtherNode { path: PathBuf, found: NodeId, node: NodeId },
     #[error("{path} belongs to broker group {found}, but {group} is configured for it")]
     OtherGroup { path: PathBuf, found: BrokerGroupId, group: BrokerGroupId },
+    #[error(
+        "the configuration says durability {configured}, but the broker group in {path} was created \
+         with {stored}, which cannot be changed; correct or remove broker.durability"
+    )]
+    OtherDurability { path: PathBuf, configured: Durability, stored: Durability },
     #[error(transparent)]
     Log(#[from] commit_log::OpenError),
     #[error(transparent)]
@@ -115,6 +121,8 @@ pub struct Status {
     pub last: Option<LogIndex>,
     /// The last entry known here to be at a majority.
     pub committed: Option<LogIndex>,
+    /// The last entry that the leader said was committed, here or not.
+    pub group_committed: Option<LogIndex>,
     pub applied: Option<LogIndex>,
     /// The last entry that is on this node's disk.
     pub flushed: Option<LogIndex>,
@@ -152,8 +160,13 @@ pub(crate) struct Shared {
     pub(crate) leadership: watch::Sender<Leadership>,
     pub(crate) admission: Admission,
     pub(crate) channels: Arc<Channels>,
-    pub(crate) identity: Mutex<Option<ClusterId>>,
-    pub(crate) adopted: watch::Sender<Option<ClusterId>>,
+    pub(crate) identity: Mutex<Option<Identity>>,
+    pub(crate) adopted: watch::Sender<Option<Identity>>,
+    pub(crate) belonging: watch::Sender<Belonging>,
+    /// A leader called since this was last looked at.
+    pub(crate) heard: AtomicBool,
+    /// Held while the members are changed.
+    pub(crate) changing: tokio::sync::Mutex<()>,
     running: OnceLock<Running>,
     /// The end of raft is wanted.
     stopping: AtomicBool,
@@ -174,7 +187,7 @@ impl Group {
         let directory = |source| OpenError::Directory { path: options.dir.clone(), source };
         env.disk.create_dir_all(&options.dir).map_err(directory)?;
         let identity = Identity::load(&*env.disk, &options.dir)?;
-        let cluster = own_cluster(identity, &options)?;
+        check_identity(identity, &options)?;
         let (log, flusher) = CommitLog::open(env.clone(), &options.dir.join("log"), options.log)?;
         let machine = Machine::open(&env, &options.dir.join("machine"), options.machine)?;
         let ending = Ending::new();
@@ -206,8 +219,11 @@ impl Group {
             leadership: watch::Sender::new(Leadership::default()),
             admission,
             channels: Arc::new(Channels::default()),
-            identity: Mutex::new(cluster),
-            adopted: watch::Sender::new(cluster),
+            identity: Mutex::new(identity),
+            adopted: watch::Sender::new(identity),
+            belonging: watch::Sender::new(Belonging::Starting),
+            heard: AtomicBool::new(false),
+            changing: tokio::sync::Mutex::new(()),
             running: OnceLock::new(),
             stopping: AtomicBool::new(false),
             storage: Mutex::new(Some((log_store, state_machine))),
@@ -218,20 +234,25 @@ impl Group {
     /// when this replica takes part; a leader may not be known yet. Call it once.
     pub async fn start(&self) -> Result<(), StartError> {
         let shared = &self.0;
-        let Joined { cluster, initialise } = bootstrap::join(shared).await?;
+        let Joined { identity, initialise } = bootstrap::join(shared).await?;
+        let Identity { cluster, durability, .. } = identity;
         let storage = shared.storage.lock().take();
         let (log_store, state_machine) = storage.ok_or(StartError::Again)?;
+        let log_store = log_store.of(durability);
+        shared.belonging.send_replace(Belonging::Starting);
         let Options { node, group, timing, .. } = &shared.options;
         let peers = Arc::new(Peers::new(cluster, *group, *node, shared.channels.clone()));
         let network = Network { peers: peers.clone(), idle: timing.idle() };
-        let config = timing.config(*group).validate();
+        let config = timing.config(*group, durability).validate();
         let config = Arc::new(config.map_err(|error| StartError::Raft(error.to_string()))?);
         let raft = Raft::new(node.get(), config, network, log_store, state_machine).await;
         let raft = raft.map_err(|error| StartError::Raft(shared.explain(&error)))?;
+        raft.runtime_config().elect(shared.has_voice());
         let running = Running { raft: raft.clone(), peers, cluster };
         assert!(shared.running.set(running).is_ok(), "the storage was taken only once");
         tokio::spawn(watch_raft(shared.clone()));
         tokio::spawn(leadership::watch(shared.clone()));
+        tokio::spawn(belonging::watch(shared.clone()));
         if initialise {
             // Refused when the log is not empty any more, which is as good.
             if let Err(error) = raft.initialize(first_members(&shared.options)).await {
@@ -298,6 +319,11 @@ impl Group {
     /// `None` until the group is founded or joined.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.0.running().map(|running| running.cluster)
+    }
+
+    /// What an OK stands for here; before there is an identity, what it would be.
+    pub fn durability(&self) -> Durability {
+        self.0.durability()
     }
 
     /// A question to another node, which its [`Asked`] answers.
@@ -457,6 +483,7 @@ impl Shared {
             leader: None,
             last,
             committed: None,
+            group_committed: None,
             applied,
             flushed: bounds.flushed,
         };
@@ -474,6 +501,7 @@ impl Shared {
             term: Term::new(metrics.current_term),
             leader: metrics.current_leader.map(NodeId::new),
             committed: metrics.local_committed.as_ref().map(index_of),
+            group_committed: metrics.cluster_committed.as_ref().map(index_of),
             ..down
         }
     }
@@ -492,20 +520,23 @@ async fn watch_raft(shared: Arc<Shared>) {
     }
 }
 
-fn own_cluster(
-    identity: Option<Identity>,
-    options: &Options,
-) -> Result<Option<ClusterId>, OpenError> {
-    let Some(identity) = identity else { return Ok(None) };
-    let (node, found) = (options.node, identity.node);
+fn check_identity(identity: Option<Identity>, options: &Options) -> Result<(), OpenError> {
+    let Some(identity) = identity else { return Ok(()) };
+    let (node, found, path) = (options.node, identity.node, options.dir.clone());
     if found != node {
-        return Err(OpenError::OtherNode { path: options.dir.clone(), found, node });
+        return Err(OpenError::OtherNode { path, found, node });
     }
     if identity.group != options.group {
-        let (path, found) = (options.dir.clone(), identity.group);
+        let found = identity.group;
         return Err(OpenError::OtherGroup { path, found, group: options.group });
     }
-    Ok(Some(identity.cluster))
+    let stored = identity.durability;
+    match options.durability {
+        Some(configured) if configured != stored => {
+            Err(OpenError::OtherDurability { path, configured, stored })
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// The log must reach as far as the state, or openraft would drop all of it (openraft.md, T5).

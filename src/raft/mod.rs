@@ -11,12 +11,14 @@
 //! are openraft's side.
 
 mod admission;
+mod belonging;
 mod bootstrap;
 mod checkpoints;
 mod ending;
 mod group;
 mod leadership;
 mod log_store;
+mod members;
 mod network;
 mod options;
 mod peer_service;
@@ -30,9 +32,11 @@ mod tests;
 mod types;
 mod versions;
 
+pub use belonging::Belonging;
 pub use bootstrap::StartError;
 pub use group::{Group, OpenError, Role, Status, TransferError};
 pub use leadership::Leadership;
+pub use members::{ChangeError, MemberChange, Roster};
 pub use options::{ADMISSION_MAX, ADMISSION_MIN, Member, Options, OptionsError, Timing};
 pub use peer_service::peer_service;
 pub use propose::{AskError, ProposeError};
