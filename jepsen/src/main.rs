@@ -7,12 +7,15 @@
 //! Never: a link to the library under test. It drives the program as anybody can.
 
 mod bench;
+mod checkers;
 mod cluster;
 mod failover;
+mod history;
 mod idle;
 mod ledger;
 mod memory;
 mod overload;
+mod simulate;
 mod speed;
 mod stories;
 mod topics;
@@ -39,6 +42,8 @@ enum Command {
         #[arg(long)]
         dry: bool,
     },
+    /// Run a cluster and its clients in a simulated world that one seed decides.
+    Simulate(simulate::Simulate),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -86,7 +91,10 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
-    let Command::Prove { name, dry } = Cli::parse().command;
+    let (name, dry) = match Cli::parse().command {
+        Command::Prove { name, dry } => (name, dry),
+        Command::Simulate(arguments) => return simulate::simulate(arguments),
+    };
     let proved = prove(name).and_then(|outcome| {
         if !dry {
             ledger::add(name, &outcome)?;

@@ -1,6 +1,7 @@
 //! Instants and durations as data: nothing here reads a clock.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// An instant: milliseconds since 1970-01-01T00:00:00Z, as an entry's stamp carries it.
@@ -54,6 +55,31 @@ impl Millis {
     }
 }
 
+/// Why a text is not a length of time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is not a length of time; write a whole number with ms, s, m, h or d, such as 72h"
+)]
+pub struct MillisError {
+    text: String,
+}
+
+const TIME_UNITS: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+impl FromStr for Millis {
+    type Err = MillisError;
+
+    fn from_str(text: &str) -> Result<Self, MillisError> {
+        let error = || MillisError { text: text.to_owned() };
+        let trimmed = text.trim();
+        let unit = |(name, unit): &(&str, u64)| Some((trimmed.strip_suffix(name)?, *unit));
+        let (digits, unit) = TIME_UNITS.iter().find_map(unit).ok_or_else(error)?;
+        let count: u64 = digits.trim().parse().map_err(|_| error())?;
+        count.checked_mul(unit).map(Self).ok_or_else(error)
+    }
+}
+
 impl fmt::Display for UtcMillis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
@@ -88,3 +114,21 @@ pub const DELAY_LEVELS: [Millis; 18] = [
     Millis::from_secs(60 * 60),
     Millis::from_secs(2 * 60 * 60),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_read_as_people_write_them() {
+        let read = |text: &str| text.parse::<Millis>().map(Millis::get);
+        assert_eq!(read("250ms"), Ok(250));
+        assert_eq!(read(" 60 s"), Ok(60_000));
+        assert_eq!(read("5m"), Ok(300_000));
+        assert_eq!(read("72h"), Ok(259_200_000));
+        assert_eq!(read("30d"), Ok(2_592_000_000));
+        for text in ["", "72", "h", "-1s", "1.5h", "999999999999999999d"] {
+            assert!(read(text).is_err(), "{text:?} was read");
+        }
+    }
+}

@@ -122,6 +122,8 @@ pub struct NewTopic {
     pub kinds: Vec<MessageKind>,
     /// Where; none stands for all.
     pub broker_groups: Vec<BrokerGroupName>,
+    /// How long its messages can be read; `None` as long as the log is kept.
+    pub keep: Option<Millis>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,6 +194,8 @@ pub struct GroupTopic {
     pub ready: u64,
     /// Handed out, not acknowledged, still hidden.
     pub in_flight: u64,
+    /// Taken by retention before the group was done with them, ever.
+    pub expired: u64,
 }
 
 /// A change of who belongs to the broker groups.
@@ -257,6 +261,8 @@ pub struct NodeStatus {
     pub term: u64,
     /// The first entry that is still in its log.
     pub first: Option<u64>,
+    /// The entry up to which the log has left, which is the same on all once they have applied it.
+    pub floor: Option<u64>,
     pub last: Option<u64>,
     pub committed: Option<u64>,
     pub applied: Option<u64>,

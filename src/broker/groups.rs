@@ -10,7 +10,7 @@ use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::replica::Inner;
 use crate::broker::topics::PAGE_MAX;
 use crate::command::{Command, CreateGroup, Refusal, Reply};
-use crate::machine::{Group, State};
+use crate::machine::{Group, Lag, State};
 
 /// Deliveries of a message before it counts as exhausted: RocketMQ's 16 retries and the first one.
 pub(super) const ATTEMPTS_DEFAULT: u32 = 17;
@@ -102,7 +102,8 @@ impl Replica {
             .filter_map(|topic| {
                 let lag = state.lag(group.id, topic);
                 let topic = state.topic_by_id(topic)?.name.clone();
-                Some(GroupTopic { topic, ready: lag.ready, in_flight: lag.in_flight })
+                let Lag { ready, in_flight, expired } = lag;
+                Some(GroupTopic { topic, ready, in_flight, expired })
             })
             .collect();
         GroupPart {

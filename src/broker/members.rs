@@ -153,12 +153,14 @@ impl Inner {
         let bounds = self.group.log().bounds();
         let Some((last, _)) = bounds.last else { return waiting("the log is empty") };
         let goal = self.goals.of(node, last, Instant::now());
-        let there = self.standing_of(node).await;
-        let matched = self.group.matched(node);
-        let (applied, end) = there.unwrap_or_default();
-        if matched < Some(goal) || applied < Some(goal) {
-            let left = bounds.end.get().saturating_sub(end.map_or(0, LogPosition::get));
-            let bytes_left = end.map(|_| left);
+        let there = self.reached_by(node).await;
+        let applied = there.and_then(|there| there.applied);
+        // What left since the request must have left there too (rule R26).
+        let floor = self.group.read(|state| state.floor().map(|front| front.index));
+        let level = there.is_some_and(|there| there.floor >= floor);
+        if self.group.matched(node) < Some(goal) || applied < Some(goal) || !level {
+            let left = |end: LogPosition| bounds.end.get().saturating_sub(end.get());
+            let bytes_left = there.map(|there| left(there.end));
             return StepOutcome::CatchingUp(CatchUp { node, has: applied, goal, bytes_left });
         }
         if instead_of == Some(self.node()) {

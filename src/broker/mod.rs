@@ -26,6 +26,7 @@ mod pulse;
 mod receive;
 mod remote;
 mod replica;
+mod retention;
 mod send;
 mod status;
 mod subscriptions;
@@ -50,13 +51,16 @@ pub use pulse::Pulse;
 pub use receive::RECEIVE_BATCH_MAX;
 pub use replica::Replica;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::base::NodeId;
+use crate::base::{GroupId, NodeId, TopicId};
 use crate::broker::waiters::Waiters;
+use crate::command::Retention;
 use crate::machine::Effect;
 use crate::raft::EffectSink;
 pub use crate::raft::Member;
@@ -80,6 +84,8 @@ pub struct Options {
     pub queues_on_use: u32,
     /// What stored records say of where they were taken in.
     pub store_host: SocketAddrV4,
+    /// What a broker group keeps while this node leads it.
+    pub retention: Retention,
 }
 
 /// Carries effects from the machine to whoever waits; made before the raft group, which needs it.
@@ -87,6 +93,8 @@ pub struct Options {
 pub struct Bell {
     waiters: Waiters,
     pulse: Arc<Notify>,
+    /// Messages that retention took before their groups were done with them, until they are told.
+    expired: Arc<Mutex<BTreeMap<(GroupId, TopicId), u64>>>,
 }
 
 impl EffectSink for Bell {
@@ -100,6 +108,9 @@ impl EffectSink for Bell {
                     self.waiters.ready(group, topic, count as usize);
                 }
                 Effect::TopicGone { .. } | Effect::GroupGone { .. } => self.waiters.wake_all(),
+                Effect::Expired { group, topic, count } => {
+                    *self.expired.lock().entry((group, topic)).or_default() += count;
+                }
             }
         }
         self.pulse.notify_one();

@@ -10,6 +10,7 @@ use crate::broker::clients::CLIENT_EXPIRY;
 use crate::broker::lane::LaneTask;
 use crate::broker::receive::AUTO_RENEW_STEP;
 use crate::broker::remote::Question;
+use crate::broker::retention;
 use crate::command::{Checkout, Command, Delivery, Release, Renew, Reply, Subscribe};
 
 /// Deliveries that one tick ends at most, so that no entry takes long to apply.
@@ -51,7 +52,8 @@ impl Pulse {
     pub async fn run(self) {
         let Self { replica, lane } = self;
         let group = replica.group.clone();
-        tokio::join!(lane.run(group), tick(&replica), rounds(&replica), watch(&replica));
+        let retained = retention::keep(&replica);
+        tokio::join!(lane.run(group), tick(&replica), rounds(&replica), watch(&replica), retained);
     }
 }
 

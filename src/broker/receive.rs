@@ -15,8 +15,9 @@ use crate::broker::remote::{self, Declined, Parcel, Question};
 use crate::broker::waiters::{Waiter, Waiters};
 use crate::broker::{Gone, Replica, handle};
 use crate::command::{
-    CheckedOut, Checkout, Delivery, DeliveryOutcome, Granted, Handle, Refusal, Take,
+    CheckedOut, Checkout, Delivery, DeliveryOutcome, Granted, Handle, Refusal, Take, Unit,
 };
+use crate::commit_log::ReadError;
 use crate::filter::TagFilter;
 use crate::message::decode_record;
 
@@ -214,6 +215,9 @@ impl Replica {
                 })
             }
             Ok(DeliveryOutcome::Refused(Refusal::NoGroup { .. })) => Err(Declined::NoGroup),
+            Ok(DeliveryOutcome::Refused(full @ Refusal::MovedFull { .. })) => {
+                Err(Declined::Full { what: full.to_string() })
+            }
             Ok(_) => Err(Declined::NoTopic),
             // The attempt id makes asking again safe, also when the outcome is unknown.
             Err(_) if !self.serving() => Err(Declined::NotLeader),
@@ -240,7 +244,8 @@ impl Replica {
                     continue;
                 }
                 if !wish.filter.is_all() {
-                    let record = self.record(grant.unit)?;
+                    // What has left with the log's front since the scan is not there to be had.
+                    let Some(record) = self.record(grant.unit)? else { continue };
                     let stored = decode_record(&record).map_err(|error| self.storage(&error))?;
                     if !wish.filter.matches(stored.message.tag.as_deref()) {
                         desk.lock().note_look_alike(wish.filter_text, take.queue, grant.offset);
@@ -256,9 +261,22 @@ impl Replica {
         Ok(found.takes)
     }
 
-    fn record(&self, unit: crate::command::Unit) -> Result<Bytes, Declined> {
-        let read = self.group.log().read_record(unit.position, unit.size);
-        read.map_err(|error| self.storage(&error))
+    /// `None` when the log's front has passed the record. One that is needed was written again
+    /// before, and the state says where.
+    fn record(&self, unit: Unit) -> Result<Option<Bytes>, Declined> {
+        let mut before = None;
+        loop {
+            let position = self.group.read(|state| state.locate(unit)).position;
+            match self.group.log().read_record(position, unit.size) {
+                Ok(record) => return Ok(Some(record)),
+                // It may have been written again between the two looks.
+                Err(ReadError::PurgedPosition { .. }) if before == Some(position) => {
+                    return Ok(None);
+                }
+                Err(ReadError::PurgedPosition { .. }) => before = Some(position),
+                Err(error) => return Err(self.storage(&error)),
+            }
+        }
     }
 
     /// A queue or a record that cannot be read ends this replica; another one serves the client.
@@ -272,7 +290,8 @@ impl Replica {
             let reason = "the broker group has not been founded yet".to_owned();
             return Err(Declined::Unavailable { reason, outcome_unknown: false });
         };
-        granted.iter().map(|granted| self.parcel(wish.group, wish.topic, granted, &key)).collect()
+        let parcel = |granted| self.parcel(wish.group, wish.topic, granted, &key).transpose();
+        granted.iter().filter_map(parcel).collect()
     }
 
     fn parcel(
@@ -281,7 +300,8 @@ impl Replica {
         topic: TopicId,
         granted: &Granted,
         key: &[u8; 32],
-    ) -> Result<Parcel, Declined> {
+    ) -> Result<Option<Parcel>, Declined> {
+        let Some(record) = self.record(granted.unit)? else { return Ok(None) };
         let name = Handle {
             group,
             topic,
@@ -290,14 +310,14 @@ impl Replica {
             checkout: granted.checkout,
             attempt: granted.attempt,
         };
-        Ok(Parcel {
-            record: self.record(granted.unit)?,
+        Ok(Some(Parcel {
+            record,
             queue: granted.queue,
             offset: granted.offset,
             visible: granted.unit.visible,
             attempt: granted.attempt,
             handle: handle::sign(self.id, &name, key),
-        })
+        }))
     }
 
     fn open_parcels(

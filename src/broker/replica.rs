@@ -1,5 +1,6 @@
 //! This node's part in one broker group: what its replica's state, lane and waiters make possible.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -8,7 +9,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::base::{BrokerGroupId, BrokerGroupName, ClientId, GroupName, Millis, NodeId, TopicName};
+use crate::base::{
+    BrokerGroupId, BrokerGroupName, ClientId, GroupId, GroupName, Millis, NodeId, TopicId,
+    TopicName,
+};
 use crate::broker::api::ClientKind;
 use crate::broker::clients::Clients;
 use crate::broker::desk::Desks;
@@ -48,6 +52,7 @@ pub struct Inner {
     handle_key: Mutex<Option<[u8; 32]>>,
     pub(super) goals: Goals,
     pub(super) pulse: Arc<Notify>,
+    pub(super) expired: Arc<Mutex<BTreeMap<(GroupId, TopicId), u64>>>,
 }
 
 impl std::ops::Deref for Replica {
@@ -83,6 +88,7 @@ impl Replica {
             handle_key: Mutex::new(None),
             goals: Goals::default(),
             pulse: bell.pulse.clone(),
+            expired: bell.expired.clone(),
         }));
         let pulse = Pulse::new(replica.clone(), lane_task);
         (replica, pulse)

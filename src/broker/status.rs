@@ -26,11 +26,21 @@ pub(super) struct OwnStatus {
     last: Option<u64>,
     /// Where its log ends, in bytes.
     end: u64,
+    /// The entry up to which the log has left, by its state.
+    floor: Option<u64>,
     committed: Option<u64>,
     applied: Option<u64>,
     /// The newest audit entry it applied, and the state hash there.
     audit: Option<(u64, u64)>,
     units_hash: Option<u64>,
+}
+
+/// How far a learner is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reached {
+    pub(super) applied: Option<LogIndex>,
+    pub(super) end: LogPosition,
+    pub(super) floor: Option<LogIndex>,
 }
 
 impl Replica {
@@ -80,6 +90,7 @@ impl Inner {
                     voter,
                     term: own.term,
                     first: own.first,
+                    floor: own.floor,
                     last: own.last,
                     committed: own.committed,
                     applied: own.applied,
@@ -95,13 +106,14 @@ impl Inner {
         }
     }
 
-    /// What a node has applied, and where its log ends, if it can be asked.
-    pub(super) async fn standing_of(
-        &self,
-        node: NodeId,
-    ) -> Option<(Option<LogIndex>, Option<LogPosition>)> {
+    /// How far a node is, if it can be asked.
+    pub(super) async fn reached_by(&self, node: NodeId) -> Option<Reached> {
         let own = self.peer_status(node, None, false).await.ok()?;
-        Some((own.applied.map(LogIndex::new), Some(LogPosition::new(own.end))))
+        Some(Reached {
+            applied: own.applied.map(LogIndex::new),
+            end: LogPosition::new(own.end),
+            floor: own.floor.map(LogIndex::new),
+        })
     }
 
     async fn peer_status(
@@ -122,11 +134,11 @@ impl Inner {
             self.group.wait_applied(index, Instant::now() + CATCH_UP.duration()).await;
         }
         let (status, bounds) = (self.group.status(), self.group.log().bounds());
-        let (audit, units_hash) = self.group.read(|state| {
+        let (audit, floor, units_hash) = self.group.read(|state| {
             // Units are hashed as they are now, which can be compared only if nothing came since.
             let at_audit = state.applied().map(|(index, _)| index) == at_least;
             let hash = (units && at_audit).then(|| state.units_hash()).transpose();
-            (state.audit(), hash)
+            (state.audit(), state.floor(), hash)
         });
         let units_hash = units_hash.unwrap_or_else(|error| {
             self.group.storage_failed(&error);
@@ -138,6 +150,7 @@ impl Inner {
             first: bounds.first.map(LogIndex::get),
             last: status.last.map(LogIndex::get),
             end: bounds.end.get(),
+            floor: floor.map(|front| front.index.get()),
             committed: status.committed.map(LogIndex::get),
             applied: status.applied.map(LogIndex::get),
             audit: audit.map(|(index, hash)| (index.get(), hash)),
@@ -153,6 +166,7 @@ fn unreachable(member: &Member, voter: bool, error: String) -> NodeStatus {
         voter,
         term: 0,
         first: None,
+        floor: None,
         last: None,
         committed: None,
         applied: None,
@@ -173,6 +187,7 @@ impl OwnStatus {
         writer.option(self.first.as_ref(), number);
         writer.option(self.last.as_ref(), number);
         writer.u64(self.end);
+        writer.option(self.floor.as_ref(), number);
         writer.option(self.committed.as_ref(), number);
         writer.option(self.applied.as_ref(), number);
         writer.option(self.audit.as_ref(), |writer, (index, hash)| {
@@ -191,6 +206,7 @@ impl OwnStatus {
             first: reader.option(Reader::u64)?,
             last: reader.option(Reader::u64)?,
             end: reader.u64()?,
+            floor: reader.option(Reader::u64)?,
             committed: reader.option(Reader::u64)?,
             applied: reader.option(Reader::u64)?,
             audit: reader.option(|reader| Ok((reader.u64()?, reader.u64()?)))?,
@@ -213,6 +229,7 @@ mod tests {
             first: Some(2),
             last: Some(9),
             end: 4_711,
+            floor: Some(1),
             committed: Some(8),
             applied: None,
             audit: Some((7, 0xfeed)),

@@ -112,6 +112,7 @@ impl Inner {
             queues: self.options.queues_on_use,
             kinds: vec![MessageKind::Normal],
             broker_groups: Vec::new(),
+            keep: None,
         };
         match self.propose_topic(&topic, deadline).await {
             // Somebody made it otherwise in the meantime: it exists, which is what was asked.
@@ -141,19 +142,17 @@ impl Inner {
             let what = "number of message kinds";
             return Err(LimitError { what, value: "0".into(), allowed }.into());
         }
-        let create = CreateTopic { name: topic.name.clone(), queues: topic.queues, kinds };
+        let NewTopic { name, queues, keep, .. } = topic.clone();
+        let create = CreateTopic { name, queues, kinds, keep };
         let reply = self.group.propose(Command::CreateTopic(create), deadline).await;
         match reply.map_err(|error| unavailable(&error))? {
             Reply::TopicCreated { .. } => Ok(()),
             Reply::Refused(Refusal::TopicDiffers { exists, asked }) => {
                 Err(TopicError::Differs { topic: topic.name.clone(), exists, asked })
             }
-            Reply::Refused(Refusal::Limit { what, limit }) => Err(LimitError {
-                what: "number of topics",
-                value: what,
-                allowed: format!("at most {limit}"),
+            Reply::Refused(Refusal::Limit { what, limit }) => {
+                Err(LimitError { what: "a topic", value: what, allowed: limit.to_string() }.into())
             }
-            .into()),
             other => Err(unexpected(&other).into()),
         }
     }

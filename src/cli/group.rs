@@ -108,6 +108,7 @@ fn list(groups: &[GroupInfo]) -> Table {
         let topics = || group.parts.iter().flat_map(|part| &part.topics);
         let ready: u64 = topics().map(|topic| topic.ready).sum();
         let in_flight: u64 = topics().map(|topic| topic.in_flight).sum();
+        let expired: u64 = topics().map(|topic| topic.expired).sum();
         let attempts = group.parts.iter().map(|part| part.attempts_max).max().unwrap_or_default();
         let places: Vec<_> = group.parts.iter().map(|part| part.broker_group.as_str()).collect();
         [
@@ -115,10 +116,11 @@ fn list(groups: &[GroupInfo]) -> Table {
             attempts.to_string(),
             ready.to_string(),
             in_flight.to_string(),
+            expired.to_string(),
             places.join(","),
         ]
     };
-    let head = ["GROUP", "ATTEMPTS", "READY", "IN FLIGHT", "BROKER GROUPS"];
+    let head = ["GROUP", "ATTEMPTS", "READY", "IN FLIGHT", "EXPIRED", "BROKER GROUPS"];
     Table::new(head, groups.iter().map(row))
 }
 
@@ -132,9 +134,10 @@ fn progress(group: &GroupInfo) -> Table {
             topic.topic.clone(),
             topic.ready.to_string(),
             topic.in_flight.to_string(),
+            topic.expired.to_string(),
         ]
     });
-    Table::new(["GROUP", "BROKER GROUP", "TOPIC", "READY", "IN FLIGHT"], rows)
+    Table::new(["GROUP", "BROKER GROUP", "TOPIC", "READY", "IN FLIGHT", "EXPIRED"], rows)
 }
 
 #[cfg(test)]

@@ -211,6 +211,17 @@ fn describe(command: &Command) -> String {
         }
         Command::Tick { limit } => format!("tick, at most {limit}"),
         Command::Audit => "audit".to_owned(),
+        Command::Retain(retention) => format!(
+            "keep {} and {} bytes, marks every {} bytes",
+            retention.time, retention.bytes, retention.stride
+        ),
+        Command::PurgeIntent { mark } => format!("nothing new is read up to entry {mark}"),
+        Command::Relocate(relocations) => {
+            let bytes: usize = relocations.iter().map(|one| one.record.len()).sum();
+            format!("{} records under way again, {bytes} bytes", relocations.len())
+        }
+        Command::PurgeTo { mark } => format!("the log may begin behind entry {mark}"),
+        Command::Trim(trim) => format!("topic {} is gone up to entry {}", trim.topic, trim.mark),
     }
 }
 

@@ -7,7 +7,7 @@ use clap::{Subcommand, ValueEnum};
 use futures::StreamExt;
 use serde_json::json;
 
-use crate::base::TopicName;
+use crate::base::{Millis, TopicName};
 use crate::client::{TopicInfo, TopicShape};
 
 use super::Ask;
@@ -34,6 +34,10 @@ pub(super) enum Topic {
         /// Where to create it: broker groups, separated by commas. By default in all.
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]
         broker_groups: Vec<String>,
+        /// How long its messages can be read, such as 30m or 12h: at most as long as the broker
+        /// group keeps its log. By default that long.
+        #[arg(long, value_name = "TIME")]
+        keep: Option<Millis>,
         #[command(flatten)]
         ask: Ask,
     },
@@ -86,11 +90,14 @@ pub(super) fn topic_name(text: &str) -> Result<TopicName, String> {
 impl Topic {
     pub(super) async fn run(self, output: &Output) -> Result<(), Failure> {
         match self {
-            Self::Create { mut names, from, queues, kind, broker_groups, ask } => {
+            Self::Create { mut names, from, queues, kind, broker_groups, keep, ask } => {
                 let kinds = [kind.name().to_owned()];
+                let keep = keep.map_or(0, Millis::get);
+                let broker_groups = &broker_groups;
+                let shape = TopicShape { queues, kinds: &kinds, broker_groups, keep };
                 if let ([name], None) = (names.as_slice(), &from) {
                     let client = ask.client().await?;
-                    let topic = client.create_topic(name, queues, &kinds, &broker_groups).await?;
+                    let topic = client.create_topic(name, shape).await?;
                     output.show(&topic, |topic| list(std::slice::from_ref(topic)));
                     output.differences(&topic.differences);
                     return Ok(());
@@ -98,7 +105,6 @@ impl Topic {
                 if let Some(path) = from {
                     names.extend(read_names(&path)?);
                 }
-                let shape = TopicShape { queues, kinds: &kinds, broker_groups: &broker_groups };
                 create_all(&ask, names, shape, output).await?;
             }
             Self::List { part, ask } => {

@@ -25,15 +25,14 @@ impl Client {
     pub async fn create_topic(
         &self,
         name: &TopicName,
-        queues: u32,
-        kinds: &[String],
-        broker_groups: &[String],
+        shape: TopicShape<'_>,
     ) -> Result<TopicInfo, ClientError> {
         let request = v1::CreateTopicRequest {
             name: name.to_string(),
-            queues,
-            kinds: kinds.to_vec(),
-            broker_groups: broker_groups.to_vec(),
+            queues: shape.queues,
+            kinds: shape.kinds.to_vec(),
+            broker_groups: shape.broker_groups.to_vec(),
+            keep_millis: shape.keep,
         };
         let request = self.request(request, CALL_TIMEOUT);
         Ok(topic(self.admin().create_topic(request).await?.into_inner()))
@@ -47,8 +46,7 @@ impl Client {
         shape: TopicShape<'a>,
     ) -> impl Stream<Item = (TopicName, Result<TopicInfo, ClientError>)> + 'a {
         let create = move |name: TopicName| async move {
-            let TopicShape { queues, kinds, broker_groups } = shape;
-            let created = self.create_topic(&name, queues, kinds, broker_groups).await;
+            let created = self.create_topic(&name, shape).await;
             (name, created)
         };
         names.map(create).buffered(CREATIONS)
@@ -207,6 +205,7 @@ fn group(group: v1::Group) -> GroupInfo {
         topic: topic.topic,
         ready: topic.ready,
         in_flight: topic.in_flight,
+        expired: topic.expired,
     };
     let part = |part: v1::GroupPart| GroupPart {
         broker_group: part.broker_group,
@@ -240,6 +239,7 @@ fn node(node: v1::Node) -> NodeStatus {
         voter: node.voter,
         term: node.term,
         first: node.first,
+        floor: node.floor,
         last: node.last,
         committed: node.committed,
         applied: node.applied,

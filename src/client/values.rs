@@ -72,6 +72,8 @@ pub struct TopicShape<'a> {
     pub kinds: &'a [String],
     /// None stands for all.
     pub broker_groups: &'a [String],
+    /// Milliseconds that its messages can be read; 0 as long as the log is kept.
+    pub keep: u64,
 }
 
 /// A part of a list.
@@ -134,6 +136,8 @@ pub struct GroupTopic {
     pub topic: String,
     pub ready: u64,
     pub in_flight: u64,
+    /// Taken by retention before the group was done with them, ever.
+    pub expired: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -156,6 +160,8 @@ pub struct NodeStatus {
     pub term: u64,
     /// The first log index that it still holds.
     pub first: Option<u64>,
+    /// The entry up to which the log has left by retention.
+    pub floor: Option<u64>,
     pub last: Option<u64>,
     pub committed: Option<u64>,
     pub applied: Option<u64>,

@@ -12,7 +12,10 @@ mod tests;
 
 use bytes::Bytes;
 
-use super::{Command, CreateGroup, CreateTopic, Delivery, Found, Publish, PublishItem, Subscribe};
+use super::{
+    Command, CreateGroup, CreateTopic, Delivery, Found, Publish, PublishItem, Relocation,
+    Retention, Subscribe, Trim,
+};
 use crate::base::{
     CheckoutId, ClientId, ClusterId, GroupId, GroupName, LogIndex, LogPosition, Millis, NameError,
     QueueId, QueueOffset, Term, TopicId, TopicName, UtcMillis,
@@ -22,8 +25,11 @@ use crate::message::{MessageIdHash, MessageKind};
 pub use self::fields::{Reader, Writer};
 pub(super) use self::reply::{decode as decode_reply, encode as encode_reply};
 
-/// The first byte of every command.
-pub const COMMAND_VERSION: u8 = 1;
+/// The newest version of a command, its first byte, that this program reads and writes. Version 2
+/// came with retention; what was there before is still written as version 1, so that a replica of
+/// an older program stops only at what it cannot know.
+pub const COMMAND_VERSION: u8 = 2;
+const FIRST_VERSION: u8 = 1;
 
 /// Bytes of the version and the kind, before the first field.
 const HEAD: usize = 2;
@@ -40,6 +46,13 @@ const SUBSCRIBE: u8 = 8;
 const UNSUBSCRIBE: u8 = 9;
 const TICK: u8 = 10;
 const AUDIT: u8 = 11;
+const RETAIN: u8 = 12;
+const PURGE_INTENT: u8 = 13;
+const RELOCATE: u8 = 14;
+const PURGE_TO: u8 = 15;
+const TRIM: u8 = 16;
+/// A topic with a retention of its own; without one it is still [`CREATE_TOPIC`].
+const CREATE_KEPT_TOPIC: u8 = 17;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,7 +83,7 @@ pub trait Coded: Sized {
 
 pub(super) fn encode(command: &Command) -> Bytes {
     let mut writer = Writer::with_capacity(size_hint(command));
-    writer.u8(COMMAND_VERSION);
+    writer.u8(version(command));
     match command {
         Command::Found(found) => writer.kind(FOUND, found),
         Command::Publish(publish) => writer.kind(PUBLISH, publish),
@@ -78,7 +91,13 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.u8(DELIVERIES);
             writer.list(deliveries, |w, delivery| delivery.write(w));
         }
-        Command::CreateTopic(create) => writer.kind(CREATE_TOPIC, create),
+        Command::CreateTopic(create) => match create.keep {
+            None => writer.kind(CREATE_TOPIC, create),
+            Some(keep) => {
+                writer.kind(CREATE_KEPT_TOPIC, create);
+                keep.write(&mut writer);
+            }
+        },
         Command::DeleteTopic { topic } => writer.kind(DELETE_TOPIC, topic),
         Command::CreateGroup(create) => writer.kind(CREATE_GROUP, create),
         Command::DeleteGroup { group } => writer.kind(DELETE_GROUP, group),
@@ -89,14 +108,45 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.u32(*limit);
         }
         Command::Audit => writer.u8(AUDIT),
+        Command::Retain(retention) => writer.kind(RETAIN, retention),
+        Command::PurgeIntent { mark } => writer.kind(PURGE_INTENT, mark),
+        Command::Relocate(relocations) => {
+            writer.u8(RELOCATE);
+            writer.list(relocations, |w, relocation| relocation.write(w));
+        }
+        Command::PurgeTo { mark } => writer.kind(PURGE_TO, mark),
+        Command::Trim(trim) => writer.kind(TRIM, trim),
     }
     writer.finish()
+}
+
+/// The version from which a program reads this command.
+fn version(command: &Command) -> u8 {
+    match command {
+        Command::Found(_)
+        | Command::Publish(_)
+        | Command::Deliveries(_)
+        | Command::CreateTopic(CreateTopic { keep: None, .. })
+        | Command::DeleteTopic { .. }
+        | Command::CreateGroup(_)
+        | Command::DeleteGroup { .. }
+        | Command::Subscribe(_)
+        | Command::Unsubscribe(_)
+        | Command::Tick { .. }
+        | Command::Audit => FIRST_VERSION,
+        Command::CreateTopic(CreateTopic { keep: Some(_), .. })
+        | Command::Retain(_)
+        | Command::PurgeIntent { .. }
+        | Command::Relocate(_)
+        | Command::PurgeTo { .. }
+        | Command::Trim(_) => 2,
+    }
 }
 
 pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
     let mut reader = Reader::new(bytes.clone());
     let found = reader.u8()?;
-    if found != COMMAND_VERSION {
+    if !(FIRST_VERSION..=COMMAND_VERSION).contains(&found) {
         return Err(CommandError::Version { what: "a command", found, known: COMMAND_VERSION });
     }
     let command = match reader.u8()? {
@@ -111,10 +161,24 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         UNSUBSCRIBE => Command::Unsubscribe(reader.get()?),
         TICK => Command::Tick { limit: reader.u32()? },
         AUDIT => Command::Audit,
+        RETAIN => Command::Retain(reader.get()?),
+        PURGE_INTENT => Command::PurgeIntent { mark: reader.get()? },
+        RELOCATE => Command::Relocate(reader.list(Relocation::read)?),
+        PURGE_TO => Command::PurgeTo { mark: reader.get()? },
+        TRIM => Command::Trim(reader.get()?),
+        CREATE_KEPT_TOPIC => {
+            let create: CreateTopic = reader.get()?;
+            Command::CreateTopic(CreateTopic { keep: Some(reader.get()?), ..create })
+        }
         found => return Err(CommandError::Kind { what: "the kind of a command", found }),
     };
     reader.end()?;
-    Ok(command)
+    // One form for each command: the version is what the kind came with.
+    let known = version(&command);
+    if found == known {
+        return Ok(command);
+    }
+    Err(CommandError::Version { what: "a command of this kind", found, known })
 }
 
 /// Publishing is what must not grow its buffer step by step; the rest is small.
@@ -124,6 +188,10 @@ fn size_hint(command: &Command) -> usize {
         Command::Publish(publish) => {
             let items = publish.items.iter().map(|item| ITEM + item.record.len()).sum::<usize>();
             HEAD + 8 + 1 + 4 + items
+        }
+        Command::Relocate(relocations) => {
+            let items = relocations.iter().map(|one| 8 + 4 + one.record.len()).sum::<usize>();
+            HEAD + 4 + items
         }
         _ => 128,
     }
@@ -237,13 +305,19 @@ impl Coded for PublishItem {
         let tag_hash = reader.u32()?;
         let group_hash = reader.u64()?;
         let record = reader.bytes()?;
-        let record_at = u32::try_from(reader.at() - record.len())
-            .expect("a command is far shorter than 4 GiB: frames count their bytes in a u32");
+        let record_at = record_at(reader, &record);
         Ok(Self { queue, kind, id_hash, body_crc, tag_hash, group_hash, record, record_at })
     }
 }
 
+/// Where the bytes that were just read start in the command.
+fn record_at(reader: &Reader, record: &Bytes) -> u32 {
+    u32::try_from(reader.at() - record.len())
+        .expect("a command is far shorter than 4 GiB: frames count their bytes in a u32")
+}
+
 impl Coded for CreateTopic {
+    /// Without `keep`, which only one of the two kinds has.
     fn write(&self, writer: &mut Writer) {
         self.name.write(writer);
         writer.u32(self.queues);
@@ -255,7 +329,51 @@ impl Coded for CreateTopic {
             name: reader.get()?,
             queues: reader.u32()?,
             kinds: reader.list(MessageKind::read)?,
+            keep: None,
         })
+    }
+}
+
+impl Coded for Retention {
+    fn write(&self, writer: &mut Writer) {
+        writer.u64(self.stride);
+        self.time.write(writer);
+        writer.u64(self.bytes);
+        writer.u64(self.moved_max);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self {
+            stride: reader.u64()?,
+            time: reader.get()?,
+            bytes: reader.u64()?,
+            moved_max: reader.u64()?,
+        })
+    }
+}
+
+impl Coded for Relocation {
+    /// `record_at` is not written: it is where the record turns out to be.
+    fn write(&self, writer: &mut Writer) {
+        self.original.write(writer);
+        writer.bytes(&self.record);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        let original = reader.get()?;
+        let record = reader.bytes()?;
+        Ok(Self { original, record_at: record_at(reader, &record), record })
+    }
+}
+
+impl Coded for Trim {
+    fn write(&self, writer: &mut Writer) {
+        self.topic.write(writer);
+        self.mark.write(writer);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { topic: reader.get()?, mark: reader.get()? })
     }
 }
 

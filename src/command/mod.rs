@@ -12,6 +12,7 @@ mod delivery;
 mod proptests;
 mod publish;
 mod reply;
+mod retention;
 mod schema;
 
 pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
@@ -20,11 +21,12 @@ pub use delivery::{
 };
 pub use publish::{Publish, PublishItem};
 pub use reply::{CheckedOut, DeliveryOutcome, Granted, Published, Refusal, Reply};
+pub use retention::{Relocation, Retention, Trim};
 pub use schema::{CreateGroup, CreateTopic, Found, Subscribe};
 
 use bytes::Bytes;
 
-use crate::base::{GroupId, TopicId};
+use crate::base::{GroupId, LogIndex, TopicId};
 
 /// One fact. The numbers in the codec are persisted and never reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +55,20 @@ pub enum Command {
     },
     /// Every replica notes the hash of its state at this entry.
     Audit,
+    /// What the group keeps from here on.
+    Retain(Retention),
+    /// Nothing new is handed out of what lies up to this mark, and cursors move behind it; what is
+    /// under way stays (rule R7).
+    PurgeIntent {
+        mark: LogIndex,
+    },
+    Relocate(Vec<Relocation>),
+    /// The log may go up to this mark, the one of the last intent. Refused while something that is
+    /// under way still has its record there.
+    PurgeTo {
+        mark: LogIndex,
+    },
+    Trim(Trim),
 }
 
 impl Command {

@@ -116,6 +116,24 @@ fn subscribe() -> impl Strategy<Value = Subscribe> {
     })
 }
 
+fn retention() -> impl Strategy<Value = Command> {
+    let relocation = (any::<u64>(), vec(any::<u8>(), 0..40)).prop_map(|(original, record)| {
+        let original = LogPosition::new(original);
+        Relocation { original, record: record.into(), record_at: 0 }
+    });
+    prop_oneof![
+        any::<(u64, u64, u64, u64)>().prop_map(|(stride, time, bytes, moved_max)| {
+            Command::Retain(Retention { stride, time: Millis::new(time), bytes, moved_max })
+        }),
+        any::<u64>().prop_map(|mark| Command::PurgeIntent { mark: LogIndex::new(mark) }),
+        any::<u64>().prop_map(|mark| Command::PurgeTo { mark: LogIndex::new(mark) }),
+        vec(relocation, 0..4).prop_map(Command::Relocate),
+        any::<(u64, u64)>().prop_map(|(topic, mark)| {
+            Command::Trim(Trim { topic: TopicId::new(topic), mark: LogIndex::new(mark) })
+        }),
+    ]
+}
+
 fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         any::<(u128, [u8; 32])>().prop_map(|(cluster, handle_key)| Command::Found(Found {
@@ -126,13 +144,15 @@ fn command() -> impl Strategy<Value = Command> {
             Command::Publish(Publish { topic: TopicId::new(topic), dedup, items })
         }),
         vec(delivery(), 0..6).prop_map(Command::Deliveries),
-        ("[a-z]{1,127}", any::<u32>(), vec(kind(), 0..4)).prop_map(|(name, queues, kinds)| {
-            Command::CreateTopic(CreateTopic {
+        ("[a-z]{1,127}", any::<u32>(), vec(kind(), 0..4), any::<Option<u64>>()).prop_map(
+            |(name, queues, kinds, keep)| Command::CreateTopic(CreateTopic {
                 name: TopicName::new(&name).unwrap(),
                 queues,
                 kinds,
+                keep: keep.map(Millis::new),
             })
-        }),
+        ),
+        retention(),
         any::<u64>().prop_map(|topic| Command::DeleteTopic { topic: TopicId::new(topic) }),
         ("[a-z]{1,120}", any::<u32>(), vec(any::<u64>().prop_map(Millis::new), 0..18)).prop_map(
             |(name, attempts_max, backoff)| Command::CreateGroup(CreateGroup {
@@ -219,6 +239,11 @@ fn forget_places(mut command: Command) -> Command {
             item.record_at = 0;
         }
     }
+    if let Command::Relocate(relocations) = &mut command {
+        for relocation in relocations {
+            relocation.record_at = 0;
+        }
+    }
     command
 }
 
@@ -266,8 +291,12 @@ proptest! {
     }
 
     #[test]
-    fn garbage_never_panics(kind in 0u8..16, tail in vec(any::<u8>(), 0..300)) {
-        let bytes: Bytes = [&[1, kind], tail.as_slice()].concat().into();
+    fn garbage_never_panics(
+        version in 0u8..4,
+        kind in 0u8..20,
+        tail in vec(any::<u8>(), 0..300),
+    ) {
+        let bytes: Bytes = [&[version, kind], tail.as_slice()].concat().into();
         let _ = Command::decode(&bytes);
         let _ = Reply::decode(&bytes);
         let _ = Command::decode(&bytes.slice(1..));

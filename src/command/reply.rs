@@ -95,4 +95,16 @@ pub enum Refusal {
     TopicDiffers { exists: String, asked: String },
     #[error("{what}: {limit} is the limit")]
     Limit { what: String, limit: u64 },
+    #[error("entry {mark} is not a mark that the log still has")]
+    NoMark { mark: LogIndex },
+    #[error(
+        "{count} messages up to entry {mark} are still under way: the log keeps their records until \
+         they are written again"
+    )]
+    UnderWay { mark: LogIndex, count: u64 },
+    #[error(
+        "{bytes} bytes of messages that are long under way are kept beyond the log's front, {limit} \
+         at most: nothing new is handed out until some are acknowledged"
+    )]
+    MovedFull { bytes: u64, limit: u64 },
 }

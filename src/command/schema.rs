@@ -18,6 +18,9 @@ pub struct CreateTopic {
     pub queues: u32,
     /// The kinds it takes, at least one, sorted.
     pub kinds: Vec<MessageKind>,
+    /// How long its messages can be read at least and, to within a mark, at most. `None` as long as
+    /// the broker group keeps its log.
+    pub keep: Option<Millis>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

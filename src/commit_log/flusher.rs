@@ -28,11 +28,10 @@ impl Flusher {
         }
     }
 
-    /// For a task: the same without a thread. The disk is still waited for in place.
-    pub async fn drive(self) {
-        while poll_fn(|context| self.shared.queue.poll_wait(context)).await {
-            self.shared.flush();
-        }
+    /// For a task: returns when there is something for [`Self::step`]; false once the log is closed
+    /// and nothing is left.
+    pub async fn wait(&self) -> bool {
+        poll_fn(|context| self.shared.queue.poll_wait(context)).await
     }
 
     /// For a simulator or a test: works off what waits now; false when nothing did.

@@ -9,11 +9,12 @@ use crate::{commit_log, raft};
 use super::address::{HostPort, HostPortError};
 use super::error::RelationError;
 use super::raw::{
-    Raw, RawAdvertise, RawBroker, RawListen, RawLog, RawMember, RawProfile, RawRaft, RawTls,
+    Raw, RawAdvertise, RawBroker, RawListen, RawLog, RawMember, RawProfile, RawRaft, RawRetention,
+    RawTls,
 };
 use super::{
     Advertise, Config, Listen, LogSettings, Member, NameServerConfig, Profile, RaftSettings,
-    TlsFiles,
+    RetentionSettings, TlsFiles,
 };
 
 /// Raft with more voters is slower and not safer.
@@ -32,6 +33,13 @@ const UNDER_WAY_MAX: ByteSize = raft::ADMISSION_MAX;
 const HEARTBEAT_MIN: u64 = 10;
 const HEARTBEAT_MAX: u64 = 10_000;
 const ELECTION_MAX: u64 = 60_000;
+
+/// As long as RocketMQ keeps its files by default.
+const RETENTION_TIME: Millis = Millis::from_secs(72 * 60 * 60);
+const STRIDE_MIN: ByteSize = ByteSize::mib(1);
+const STRIDE_MAX: ByteSize = ByteSize::gib(4);
+/// What messages under way may keep beyond the log's front where the log has no limit in bytes.
+const UNDER_WAY_KEPT: ByteSize = ByteSize::gib(1);
 
 /// The broker group of a cluster that names none.
 const BROKER_GROUP: &str = "group-0";
@@ -67,6 +75,8 @@ impl TryFrom<Raw> for Config {
         } else {
             members
         };
+        let log = log(&raw.log, profile)?;
+        let retention = retention(&raw.retention, &log)?;
         Ok(Self {
             node,
             data,
@@ -77,7 +87,8 @@ impl TryFrom<Raw> for Config {
             members,
             broker_groups: broker_groups(raw.broker.groups)?,
             name_servers: name_servers(&raw.broker.name_servers.unwrap_or_default())?,
-            log: log(&raw.log, profile)?,
+            log,
+            retention,
             raft: raft(&raw.raft)?,
             durability: raw.broker.durability,
             create_on_use: raw.broker.create_on_use.unwrap_or(profile == Profile::Dev),
@@ -92,13 +103,24 @@ impl TryFrom<Raw> for NameServerConfig {
     /// A setting of a section that a name server has no use for is refused, like any other that
     /// nothing reads.
     fn try_from(raw: Raw) -> Result<Self, RelationError> {
-        let Raw { node, listen: ports, advertise, tls: files, members, log, raft, broker, admin } =
-            raw;
+        let Raw {
+            node,
+            listen: ports,
+            advertise,
+            tls: files,
+            members,
+            log,
+            retention,
+            raft,
+            broker,
+            admin,
+        } = raw;
         let used = [
             ("node", node.id.is_some() || node.data.is_some() || node.profile.is_some()),
             ("advertise", advertise.grpc.is_some() || advertise.peer.is_some()),
             ("members", !members.is_empty()),
             ("log", log != RawLog::default()),
+            ("retention", retention != RawRetention::default()),
             ("raft", raft != RawRaft::default()),
             ("broker", broker != RawBroker::default()),
             ("admin", admin.from_anywhere.is_some()),
@@ -284,6 +306,27 @@ fn log(raw: &RawLog, profile: Profile) -> Result<LogSettings, RelationError> {
         return Err(RelationError::CheckpointBelowSegment { checkpoint, segment });
     }
     Ok(LogSettings { segment, checkpoint, scrub_per_second })
+}
+
+/// By default a mark lies every quarter of a segment, or every 16th of what is kept by bytes.
+fn retention(raw: &RawRetention, log: &LogSettings) -> Result<RetentionSettings, RelationError> {
+    let time = raw.time.unwrap_or(RETENTION_TIME);
+    let bytes = raw.bytes.unwrap_or_default();
+    let quarter = ByteSize::new(log.segment.get() / 4);
+    let stride = match (raw.stride_bytes, bytes.get() / 16) {
+        (Some(stride), _) => stride,
+        (None, 0) => quarter,
+        (None, part) => quarter.min(ByteSize::new(part)).max(STRIDE_MIN),
+    };
+    within("retention.stride_bytes", stride, STRIDE_MIN, STRIDE_MAX)?;
+    let under_way = raw.under_way_bytes.unwrap_or(match bytes.get() / 4 {
+        0 => UNDER_WAY_KEPT,
+        part => ByteSize::new(part),
+    });
+    if bytes.get() > 0 && bytes.get() < 2 * log.segment.get() {
+        return Err(RelationError::RetentionBelowSegments { bytes, segment: log.segment });
+    }
+    Ok(RetentionSettings { time, bytes, stride, under_way })
 }
 
 fn within(

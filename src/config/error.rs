@@ -77,6 +77,11 @@ pub enum RelationError {
     #[error("log.{what} is {value}; allowed is {min} to {max}")]
     Size { what: &'static str, value: ByteSize, min: ByteSize, max: ByteSize },
     #[error(
+        "retention.bytes is {bytes}, but two segments of log.segment_bytes {segment} take more; only \
+         whole segments leave, so keep more or make segments smaller"
+    )]
+    RetentionBelowSegments { bytes: ByteSize, segment: ByteSize },
+    #[error(
         "log.checkpoint_bytes {checkpoint} is less than a quarter of log.segment_bytes {segment}; a checkpoint that often costs more than the replay it saves"
     )]
     CheckpointBelowSegment { checkpoint: ByteSize, segment: ByteSize },

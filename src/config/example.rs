@@ -65,6 +65,20 @@ grpc = "broker-3.example.org:8081"
 # How fast sealed segments are read again and checked, 1MiB to 4GiB.
 # scrub_bytes_per_second = "64MiB"
 
+[retention]
+# How long a message stays at least, with ms, s, m, h or d; "0s" for ever. What the node that leads
+# says counts, so give all nodes the same.
+# time = "72h"
+# Log bytes kept at most, for each broker group; 0 without a limit. Messages that nobody has
+# consumed leave too, and are counted; those under way are kept.
+# bytes = 0
+# The front of the log moves in steps of this many bytes, 1MiB to 4GiB. By default a quarter of a
+# segment, or a 16th of retention.bytes if that is less.
+# stride_bytes = "256MiB"
+# Bytes of messages under way that are kept when the front has passed them; beyond it nothing new
+# is handed out. By default a quarter of retention.bytes, or this.
+# under_way_bytes = "1GiB"
+
 [raft]
 # Milliseconds. A follower that hears nothing for a time between min and max stands for
 # election; min is at least twice the heartbeat.
@@ -112,7 +126,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 32);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 36);
         // Saying the durability is more than not saying it: a broker group that has another one
         // is refused then.
         let shown = parse(&uncommented.join("\n"));

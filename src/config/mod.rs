@@ -46,6 +46,7 @@ pub struct Config {
     /// Peer ports of name servers that run alone; this node registers with all of them.
     pub name_servers: Vec<HostPort>,
     pub log: LogSettings,
+    pub retention: RetentionSettings,
     pub raft: RaftSettings,
     /// What a broker group that is created now acknowledges with, and one that is there must.
     pub durability: Option<Durability>,
@@ -121,6 +122,17 @@ pub struct LogSettings {
     pub checkpoint: ByteSize,
     /// Sealed bytes that the scrub reads in a second.
     pub scrub_per_second: ByteSize,
+}
+
+/// What a broker group keeps while this node leads it; see [`crate::command::Retention`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetentionSettings {
+    /// 0 for ever.
+    pub time: Millis,
+    /// 0 without a limit.
+    pub bytes: ByteSize,
+    pub stride: ByteSize,
+    pub under_way: ByteSize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
-use crate::base::{ByteSize, Durability};
+use crate::base::{ByteSize, Durability, Millis};
 
 use super::address::HostPort;
 
@@ -20,6 +20,7 @@ pub(super) struct Raw {
     pub(super) tls: RawTls,
     pub(super) members: Vec<RawMember>,
     pub(super) log: RawLog,
+    pub(super) retention: RawRetention,
     pub(super) raft: RawRaft,
     pub(super) broker: RawBroker,
     pub(super) admin: RawAdmin,
@@ -88,6 +89,19 @@ pub(super) struct RawLog {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+pub(super) struct RawRetention {
+    #[serde(deserialize_with = "time")]
+    pub(super) time: Option<Millis>,
+    #[serde(deserialize_with = "size")]
+    pub(super) bytes: Option<ByteSize>,
+    #[serde(deserialize_with = "size")]
+    pub(super) stride_bytes: Option<ByteSize>,
+    #[serde(deserialize_with = "size")]
+    pub(super) under_way_bytes: Option<ByteSize>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct RawRaft {
     pub(super) heartbeat_ms: Option<u64>,
     pub(super) election_min_ms: Option<u64>,
@@ -134,6 +148,10 @@ fn durability<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Durab
 
 fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     deserializer.deserialize_any(Names).map(Some)
+}
+
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Millis>, D::Error> {
+    String::deserialize(deserializer)?.parse().map(Some).map_err(D::Error::custom)
 }
 
 /// Names are a list, or one text with commas, which is what a variable or a flag can hold.

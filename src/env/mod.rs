@@ -55,6 +55,11 @@ pub trait Disk: Send + Sync + Debug {
 
     fn exists(&self, path: &Path) -> bool;
 
+    /// How long the next sync of a log takes where time is simulated; a real disk takes it itself.
+    fn sync_takes(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Writes a whole small file so that after a crash either the old or the new content is there:
     /// a temporary neighbour, synced, renamed, and the directory synced.
     fn replace(&self, path: &Path, content: &[u8]) -> io::Result<()> {

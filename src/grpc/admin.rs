@@ -56,6 +56,7 @@ impl v1::admin_server::Admin for Admin {
             queues: if request.queues == 0 { QUEUES_DEFAULT } else { request.queues },
             kinds: kinds(&request.kinds)?,
             broker_groups: broker_groups(&request.broker_groups)?,
+            keep: (request.keep_millis > 0).then(|| Millis::new(request.keep_millis)),
         };
         let info = self.broker.create_topic(new).await.map_err(|error| topic_status(&error))?;
         Ok(Response::new(topic(info)))
@@ -251,6 +252,7 @@ fn group(info: GroupInfo) -> v1::Group {
         topic: topic.topic.to_string(),
         ready: topic.ready,
         in_flight: topic.in_flight,
+        expired: topic.expired,
     };
     let part = |part: GroupPart| v1::GroupPart {
         broker_group: part.broker_group.to_string(),
@@ -290,6 +292,7 @@ fn node(status: NodeStatus) -> v1::Node {
         units_hash: status.units_hash,
         voter: status.voter,
         first: status.first,
+        floor: status.floor,
         behind_entries: status.behind.map(|(entries, _)| entries),
         behind_bytes: status.behind.map(|(_, bytes)| bytes),
     }

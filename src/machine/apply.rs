@@ -18,20 +18,22 @@ impl State {
     /// Applies the entry behind the last one. After an error the state must not be used any more.
     pub(super) fn apply(&mut self, entry: &Entry) -> Result<Applied, ApplyError> {
         self.check_order(entry)?;
+        let before = self.head.log_end;
         self.head.applied = Some((entry.index, entry.term));
         self.head.stamp = entry.stamp;
         self.head.log_end = entry.end;
         self.dedup.forget(entry.stamp);
         let mut effects = Vec::new();
-        if entry.command.is_empty() {
-            return Ok(Applied { reply: Reply::Done, effects });
-        }
-        let index = entry.index;
-        let command = Command::decode(&entry.command)
-            .map_err(|source| ApplyError::Command { index, source })?;
-        let reply = self
-            .apply_command(entry, command, &mut effects)
-            .map_err(|source| ApplyError::Io { index, source })?;
+        let reply = if entry.command.is_empty() {
+            Reply::Done
+        } else {
+            let index = entry.index;
+            let command = Command::decode(&entry.command)
+                .map_err(|source| ApplyError::Command { index, source })?;
+            self.apply_command(entry, command, &mut effects)
+                .map_err(|source| ApplyError::Io { index, source })?
+        };
+        self.marks.consider(entry, before, &self.queues);
         Ok(Applied { reply, effects })
     }
 
@@ -85,11 +87,16 @@ impl State {
                 self.audit = Some((entry.index, state_hash));
                 Reply::Audited { index: entry.index, state_hash }
             }
+            Command::Retain(retention) => self.retain(retention),
+            Command::PurgeIntent { mark } => self.intend_purge(mark, effects),
+            Command::Relocate(relocations) => self.relocate(entry, &relocations),
+            Command::PurgeTo { mark } => self.purge_to(mark),
+            Command::Trim(trim) => self.trim(trim, effects),
         })
     }
 
     fn create_topic(&mut self, entry: &Entry, create: &CreateTopic) -> Reply {
-        let reply = self.topics.create(create, entry.stamp);
+        let reply = self.topics.create(create, entry.stamp, self.longest());
         if let Reply::TopicCreated { topic, existed: false } = reply {
             self.queues.add_topic(topic, create.queues);
         }
@@ -103,6 +110,7 @@ impl State {
         self.queues.drop_topic(topic);
         self.subscriptions.drop_topic(topic);
         self.deliveries.drop_topic(topic);
+        self.marks.drop_topic(topic);
         effects.push(Effect::TopicGone { topic });
         Reply::Done
     }
@@ -162,6 +170,7 @@ impl State {
         }
         for (queue, units) in units {
             self.queues.append(topic, queue, &units)?;
+            self.marks.note_growth(topic, queue);
             let count = u32::try_from(units.len()).expect("an entry counts its messages in a u32");
             effects.push(Effect::Arrived { topic, queue, count });
         }
@@ -211,12 +220,20 @@ impl State {
         let stamp = entry.stamp;
         match delivery {
             Delivery::Checkout(checkout) => {
+                let full = self.moved_full();
                 let bounds = Bounds {
                     stamp,
                     subscription_version: self.subscriptions.get(checkout.group, checkout.topic).0,
-                    end: &|queue| self.queues.end(checkout.topic, queue),
+                    bounds: &|queue| self.queues.bounds(checkout.topic, queue),
+                    fresh: full.is_none(),
                 };
-                DeliveryOutcome::CheckedOut(self.deliveries.check_out(checkout, &bounds))
+                let checked_out = self.deliveries.check_out(checkout, &bounds);
+                match full {
+                    Some(refusal) if checked_out.granted.is_empty() => {
+                        DeliveryOutcome::Refused(refusal)
+                    }
+                    _ => DeliveryOutcome::CheckedOut(checked_out),
+                }
             }
             Delivery::Ack(ack) => self.deliveries.ack(ack),
             Delivery::Hold(hold) => self.deliveries.hold(hold, stamp, ready),

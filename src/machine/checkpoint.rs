@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0 magic u32 "RMQC" | 4 version u8 | 5 reserved, 3 bytes of 0
-//!   8 sections: number u8, length u64, bytes; numbers rise
+//!   8 sections: number u8, length u64, bytes; the memory of sent messages comes last
 //!     then number 0, state hash u64, crc32c u32 over everything before it
 //! ```
 //! All big-endian. Section numbers are persisted and never reused. The local section is only in
@@ -22,6 +22,7 @@ use super::extents::{ExtentFile, Extents, Layout};
 use super::groups::Groups;
 use super::hash::Image;
 use super::head::Head;
+use super::retention::Marks;
 use super::state::State;
 use super::store::Store;
 use super::subscriptions::Subscriptions;
@@ -30,7 +31,9 @@ use crate::base::{LogIndex, LogPosition, Term, UtcMillis};
 use crate::command::{Reader, Writer};
 
 const MAGIC: u32 = u32::from_be_bytes(*b"RMQC");
-const VERSION: u8 = 1;
+/// 2 came with retention: a checkpoint of before is passed by, and the log, of which nothing had left
+/// then, is applied again.
+const VERSION: u8 = 2;
 const HEADER_BYTES: usize = 8;
 const TRAILER_BYTES: usize = 1 + 8 + 4;
 
@@ -44,29 +47,22 @@ const SUBSCRIPTIONS: u8 = 5;
 const CHECKOUTS: u8 = 6;
 const DELIVERIES: u8 = 7;
 const DEDUP: u8 = 8;
+const MARKS: u8 = 9;
+const MOVED: u8 = 10;
 const LOCAL: u8 = 100;
 
 /// The state after one entry, copied so that applying can go on. Cheap to make; turning it into
-/// bytes and writing it is work for another thread.
+/// bytes is work for another thread.
 #[derive(Debug)]
-pub struct Checkpoint {
+pub struct Frozen {
     pub(super) index: LogIndex,
     pub(super) term: Term,
     pub(super) stamp: UtcMillis,
     pub(super) log_end: LogPosition,
     pub(super) image: Image,
-    pub(super) local: Bytes,
-    /// Which floor this state was derived on.
-    pub(super) floor: Option<LogIndex>,
-    /// Files of queue units that have to be synced before this may count on them.
-    pub(super) dirty: Vec<Arc<ExtentFile>>,
-    /// Freezes are counted.
-    pub(super) round: u64,
-    pub(super) rounds: Arc<super::extents::Rounds>,
-    pub(super) store: Arc<Store>,
 }
 
-impl Checkpoint {
+impl Frozen {
     /// The last entry in it.
     pub fn index(&self) -> LogIndex {
         self.index
@@ -100,7 +96,32 @@ impl Checkpoint {
         }
         out.freeze()
     }
+}
 
+/// A state that this replica can begin with again, together with what only its own disk has.
+#[derive(Debug)]
+pub struct Checkpoint {
+    pub(super) frozen: Frozen,
+    pub(super) local: Bytes,
+    /// Which floor this state was derived on.
+    pub(super) floor: Option<LogIndex>,
+    /// Files of queue units that have to be synced before this may count on them.
+    pub(super) dirty: Vec<Arc<ExtentFile>>,
+    /// Freezes are counted.
+    pub(super) round: u64,
+    pub(super) rounds: Arc<super::extents::Rounds>,
+    pub(super) store: Arc<Store>,
+}
+
+impl std::ops::Deref for Checkpoint {
+    type Target = Frozen;
+
+    fn deref(&self) -> &Frozen {
+        &self.frozen
+    }
+}
+
+impl Checkpoint {
     /// Writes it to disk: first the queue units it counts on, then itself, then older ones go but
     /// one. False when there was nothing to do: a newer one is there, or a peer's state has taken
     /// this one's place. May only be called once the local log has flushed [`Self::index`]; a
@@ -150,6 +171,8 @@ impl State {
             section(SUBSCRIPTIONS, &|w| self.subscriptions.write(w)),
             section(CHECKOUTS, &|w| self.deliveries.write_checkouts(w)),
             section(DELIVERIES, &|w| self.deliveries.write_pairs(w)),
+            section(MARKS, &|w| self.marks.write(w)),
+            section(MOVED, &|w| self.deliveries.write_moved(w)),
         ];
         Image { sections, dedup: self.dedup.image() }
     }
@@ -280,13 +303,14 @@ impl Sections {
         local: Option<Local>,
         seed: u64,
     ) -> Result<State, CheckpointError> {
-        let known = HEAD..=DEDUP;
+        let known = HEAD..=MOVED;
         let odd = |number: &u8| !known.contains(number) && *number != LOCAL;
         if let Some(section) = self.by_number.iter().map(|(number, _)| *number).find(odd) {
             return Err(CheckpointError::Section { section });
         }
         let mut deliveries = self.table(CHECKOUTS, Deliveries::read_checkouts)?;
         self.table(DELIVERIES, |r| deliveries.read_pairs(r))?;
+        self.table(MOVED, |r| deliveries.read_moved(r))?;
         let mut state = State {
             head: self.head()?,
             topics: self.table(TOPICS, Topics::read)?,
@@ -295,6 +319,7 @@ impl Sections {
             subscriptions: self.table(SUBSCRIPTIONS, Subscriptions::read)?,
             deliveries,
             dedup: self.table(DEDUP, |r| Dedup::read(r, seed))?,
+            marks: self.table(MARKS, Marks::read)?,
             audit: None,
         };
         state.check().map_err(|error| error.of_section(END))?;
@@ -326,6 +351,8 @@ impl State {
     pub(super) fn check(&self) -> Result<(), SectionError> {
         let topics = self.topics.iter_by_id().map(|topic| (topic.id, topic.queues));
         super::codec::require(self.queues.belong_to(topics), "topics and queues differ")?;
-        self.deliveries.check(|topic, queue| self.queues.end(topic, queue))
+        super::codec::require(self.queues.are_ordered(), "a queue starts behind its end")?;
+        let front = self.marks.floor().map(|floor| floor.end).unwrap_or_default();
+        self.deliveries.check(|topic, queue| self.queues.bounds(topic, queue), front)
     }
 }

@@ -18,6 +18,8 @@ use crate::command::{Coded, Reader, Unit, Writer};
 
 #[derive(Debug, Default)]
 struct ConsumeQueue {
+    /// The least offset: what lies before has left with the log's front.
+    start: u64,
     /// The offset that the next message gets.
     end: u64,
     /// The hash of all units up to `end`, in order; 0 for none.
@@ -28,7 +30,7 @@ struct ConsumeQueue {
 /// Which units this replica holds and where: local, outside the state hash.
 #[derive(Debug, Default)]
 struct Held {
-    /// The first offset held; above 0 after a peer's state was taken over.
+    /// The first offset held: the queue's start, or more where a peer's state was taken over.
     from: u64,
     /// The chain before that offset.
     chain: u64,
@@ -42,6 +44,23 @@ impl Held {
         let number = offset / EXTENT_UNITS - self.from / EXTENT_UNITS;
         let number = usize::try_from(number).expect("extents of a queue fit memory");
         (number, offset % EXTENT_UNITS)
+    }
+}
+
+impl Held {
+    /// Forgets what lies before `from`; answers the extents that hold nothing else.
+    fn drop_before(&mut self, from: u64, end: u64) -> Vec<ExtentNumber> {
+        assert!(self.from < from && from <= end, "units {from} of {}..{end}", self.from);
+        let whole = from / EXTENT_UNITS - self.from / EXTENT_UNITS;
+        let whole = usize::try_from(whole).expect("extents of a queue fit memory");
+        // At the end of a full extent the next one is not there yet.
+        let whole = whole.min(self.extents.len());
+        let mut gone: Vec<ExtentNumber> = self.extents.drain(..whole).collect();
+        if from == end {
+            gone.append(&mut self.extents);
+        }
+        self.from = from;
+        gone
     }
 }
 
@@ -94,9 +113,47 @@ impl ConsumeQueues {
         self.queue(topic, queue).map(|queue| QueueOffset::new(queue.end))
     }
 
-    /// The first offset whose unit can be read here.
-    pub(super) fn start(&self, topic: TopicId, queue: QueueId) -> Option<QueueOffset> {
-        self.queue(topic, queue).map(|queue| QueueOffset::new(queue.held.from))
+    /// The least offset and the end; `None` for a queue that does not exist.
+    pub(super) fn bounds(
+        &self,
+        topic: TopicId,
+        queue: QueueId,
+    ) -> Option<(QueueOffset, QueueOffset)> {
+        let queue = self.queue(topic, queue)?;
+        Some((QueueOffset::new(queue.start), QueueOffset::new(queue.end)))
+    }
+
+    /// The end, and the chain of all units up to it.
+    pub(super) fn end_and_chain(
+        &self,
+        topic: TopicId,
+        queue: QueueId,
+    ) -> Option<(QueueOffset, u64)> {
+        self.queue(topic, queue).map(|queue| (QueueOffset::new(queue.end), queue.chain))
+    }
+
+    /// Moves the least offset of a queue to `start`, at which the chain was `chain`; answers what
+    /// it was before, if it moved. Units before it are given up here; a replica that holds fewer
+    /// keeps those it has.
+    pub(super) fn raise_start(
+        &mut self,
+        topic: TopicId,
+        queue: QueueId,
+        (start, chain): (QueueOffset, u64),
+    ) -> Option<QueueOffset> {
+        let queue = self.topics.get_mut(&topic)?.get_mut(queue.get() as usize)?;
+        let start = start.get();
+        assert!(start <= queue.end, "a queue starts at {start}, behind its end {}", queue.end);
+        if start <= queue.start {
+            return None;
+        }
+        let before = std::mem::replace(&mut queue.start, start);
+        if queue.held.from < start {
+            let gone = queue.held.drop_before(start, queue.end);
+            queue.held.chain = chain;
+            self.extents.free(&gone);
+        }
+        Some(QueueOffset::new(before))
     }
 
     /// Adds units at the end of a queue that exists.
@@ -205,6 +262,7 @@ impl ConsumeQueues {
         write_rows(writer, self.topics.iter(), |w, (topic, queues)| {
             w.put(topic);
             w.list(queues, |w, queue| {
+                w.u64(queue.start);
                 w.u64(queue.end);
                 w.u64(queue.chain);
             });
@@ -220,14 +278,19 @@ impl ConsumeQueues {
         read_rows(reader, |r| {
             let topic = r.get()?;
             let queues = r.list(|r| {
-                let (end, chain) = (r.u64()?, r.u64()?);
+                let (start, end, chain) = (r.u64()?, r.u64()?, r.u64()?);
                 let held = Held { from: end, chain, extents: Vec::new() };
-                Ok(ConsumeQueue { end, chain, held })
+                Ok(ConsumeQueue { start, end, chain, held })
             })?;
             topics.insert(topic, queues.into_boxed_slice());
             Ok(())
         })?;
         Ok(Self { topics, extents })
+    }
+
+    /// Whether no queue starts behind its end.
+    pub(super) fn are_ordered(&self) -> bool {
+        self.topics.values().flatten().all(|queue| queue.start <= queue.end)
     }
 
     /// Whether each of these topics, in the order of ids, has its queues, and no other has any.

@@ -24,6 +24,12 @@ pub enum Effect {
     GroupGone {
         group: GroupId,
     },
+    /// Messages left with the log's front before the group was done with them.
+    Expired {
+        group: GroupId,
+        topic: TopicId,
+        count: u64,
+    },
 }
 
 /// How many messages became visible again, summed per group and topic within one entry.
@@ -41,5 +47,21 @@ impl ReadyCounts {
 
     pub(super) fn effects(self) -> impl Iterator<Item = Effect> {
         self.0.into_iter().map(|((group, topic), count)| Effect::Ready { group, topic, count })
+    }
+}
+
+/// How many messages groups lost to retention, summed per group and topic within one entry.
+#[derive(Debug, Default)]
+pub(super) struct ExpiredCounts(BTreeMap<(GroupId, TopicId), u64>);
+
+impl ExpiredCounts {
+    pub(super) fn add(&mut self, group: GroupId, topic: TopicId, count: u64) {
+        if count > 0 {
+            *self.0.entry((group, topic)).or_default() += count;
+        }
+    }
+
+    pub(super) fn effects(self) -> impl Iterator<Item = Effect> {
+        self.0.into_iter().map(|((group, topic), count)| Effect::Expired { group, topic, count })
     }
 }

@@ -22,6 +22,8 @@ pub const EXPRESSION_MAX: usize = 32 << 10;
 pub const PENDING_PER_QUEUE_MAX: usize = 100_000;
 /// Most messages handed out or waiting in a whole broker group; each costs about 250 bytes.
 pub const PENDING_MAX: usize = 4 << 20;
+/// Most marks that the log's front has not moved to; beyond it strides are not marked.
+pub const MARKS_MAX: usize = 4096;
 /// Most visible-again messages, and most gaps, that one [`super::QueueView`] lists.
 pub const VIEW_MAX: usize = 256;
 

@@ -23,6 +23,8 @@ mod groups;
 mod hash;
 mod head;
 mod limits;
+mod purge;
+mod retention;
 mod state;
 mod store;
 mod subscriptions;
@@ -44,15 +46,17 @@ use crate::base::{LogIndex, LogPosition, Term, UtcMillis};
 use crate::command::Reply;
 use crate::env::Env;
 
-pub use self::checkpoint::Checkpoint;
+pub use self::checkpoint::{Checkpoint, Frozen};
 pub use self::deliveries::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
 pub use self::effect::Effect;
 pub use self::error::{ApplyError, CheckpointError, InstallError, OpenError};
 pub use self::groups::Group;
 pub use self::limits::{
-    DEDUP_MAX, DEDUP_MIN, DEDUP_WINDOW, EXPRESSION_MAX, GROUP_TOPICS_MAX, GROUPS_MAX, PENDING_MAX,
-    PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, SUBSCRIPTIONS_MAX, TOPICS_MAX, VIEW_MAX,
+    DEDUP_MAX, DEDUP_MIN, DEDUP_WINDOW, EXPRESSION_MAX, GROUP_TOPICS_MAX, GROUPS_MAX, MARKS_MAX,
+    PENDING_MAX, PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, SUBSCRIPTIONS_MAX,
+    TOPICS_MAX, VIEW_MAX,
 };
+pub use self::retention::{Front, Mark};
 pub use self::state::State;
 pub use self::store::{Opened, Rejected};
 pub use self::topics::Topic;
@@ -161,19 +165,14 @@ impl Machine {
     /// Copies the state as it is now; `None` before the first entry. Does no I/O.
     pub fn freeze(&mut self) -> Option<Checkpoint> {
         assert!(!self.ended, "a state that failed half-way must not be kept");
-        let (index, term) = self.state.applied()?;
-        self.checkpointed = self.state.log_end();
+        let frozen = self.freeze_for_peers()?;
+        self.checkpointed = frozen.log_end;
         let floor = self.store.floor();
         let extents = self.state.queues.extents();
         let rounds = extents.rounds().clone();
-        let image = self.state.image();
-        self.spacing = self.options.checkpoint_bytes.max(SPACING * image.len());
+        self.spacing = self.options.checkpoint_bytes.max(SPACING * frozen.image.len());
         Some(Checkpoint {
-            index,
-            term,
-            stamp: self.state.stamp(),
-            log_end: self.state.log_end(),
-            image,
+            frozen,
             local: self.state.local_image(floor),
             floor,
             dirty: extents.dirty_files(),
@@ -181,6 +180,15 @@ impl Machine {
             rounds,
             store: self.store.clone(),
         })
+    }
+
+    /// Copies the replicated part of the state as it is now: what a peer may be given; `None` before
+    /// the first entry. Does no I/O.
+    pub fn freeze_for_peers(&self) -> Option<Frozen> {
+        assert!(!self.ended, "a state that failed half-way must not be kept");
+        let (index, term) = self.state.applied()?;
+        let (stamp, log_end) = (self.state.stamp(), self.state.log_end());
+        Some(Frozen { index, term, stamp, log_end, image: self.state.image() })
     }
 
     /// Takes over a peer's state: what [`Checkpoint::snapshot`] gave there. Durable on return. The

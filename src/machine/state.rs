@@ -12,13 +12,14 @@ use super::deliveries::{
 use super::extents::Extents;
 use super::groups::{Group, Groups};
 use super::head::Head;
+use super::retention::{Front, Mark, Marks};
 use super::subscriptions::Subscriptions;
 use super::topics::{Topic, Topics};
 use crate::base::{
     CheckoutId, ClientId, GroupId, GroupName, LogIndex, LogPosition, QueueId, QueueOffset, Term,
     TopicId, TopicName, UtcMillis,
 };
-use crate::command::{Found, Granted, Handle, Unit};
+use crate::command::{Found, Granted, Handle, Retention, Unit};
 
 /// The machine's state. Reading it never blocks on anything but the files of queue units.
 #[derive(Debug)]
@@ -30,6 +31,7 @@ pub struct State {
     pub(super) subscriptions: Subscriptions,
     pub(super) deliveries: Deliveries,
     pub(super) dedup: Dedup,
+    pub(super) marks: Marks,
     /// The last audit: volatile, outside the state hash.
     pub(super) audit: Option<(LogIndex, u64)>,
 }
@@ -45,6 +47,7 @@ impl State {
             subscriptions: Subscriptions::default(),
             deliveries: Deliveries::default(),
             dedup: Dedup::new(seed),
+            marks: Marks::default(),
             audit: None,
         }
     }
@@ -139,12 +142,13 @@ impl State {
         self.queues.end(topic, queue).unwrap_or_default()
     }
 
-    /// The first offset that can still be read.
+    /// The least offset: what lay before has left with the log's front. Equal on all replicas.
     pub fn queue_start(&self, topic: TopicId, queue: QueueId) -> QueueOffset {
-        self.queues.start(topic, queue).unwrap_or_default()
+        self.queues.bounds(topic, queue).unwrap_or_default().0
     }
 
-    /// At most `max` units from `from` on. `NotFound` below [`Self::queue_start`].
+    /// At most `max` units from `from` on. `NotFound` below [`Self::queue_start`], or below what
+    /// is held here while a peer's state is not caught up with yet.
     pub fn units(
         &self,
         topic: TopicId,
@@ -155,9 +159,10 @@ impl State {
         self.queues.read(topic, queue, from, max)
     }
 
-    /// How a group stands in a queue; a new group is at offset 0 with nothing considered.
+    /// How a group stands in a queue; a new group is at its start with nothing considered.
     pub fn view(&self, group: GroupId, topic: TopicId, queue: QueueId) -> QueueView {
-        self.deliveries.view(group, topic, queue)
+        let view = self.deliveries.view(group, topic, queue);
+        QueueView { next: view.next.max(self.queue_start(topic, queue)), ..view }
     }
 
     /// At most `limit` ranges, ends exclusive, that were passed by and not handed out, from `from`.
@@ -244,7 +249,59 @@ impl State {
     /// Zero for a topic that does not exist.
     pub fn lag(&self, group: GroupId, topic: TopicId) -> Lag {
         let queues = self.topic_by_id(topic).map_or(0, |topic| topic.queues);
-        let ends = (0..queues).map(|queue| self.queue_end(topic, QueueId::new(queue)));
-        self.deliveries.lag(group, topic, ends)
+        let bounds = |queue| self.queues.bounds(topic, QueueId::new(queue)).unwrap_or_default();
+        self.deliveries.lag(group, topic, (0..queues).map(bounds))
+    }
+
+    /// What the group keeps; `None` before it was told, which is for ever.
+    pub fn retention(&self) -> Option<Retention> {
+        self.marks.retention
+    }
+
+    /// Marks that the log's front has not moved to, oldest first.
+    pub fn marks(&self) -> impl DoubleEndedIterator<Item = &Mark> {
+        self.marks.iter()
+    }
+
+    /// Whether the last applied entry is a mark.
+    pub fn at_mark(&self) -> bool {
+        self.head.applied.is_some_and(|(index, _)| self.marks.is_newest(index))
+    }
+
+    /// The mark that the front is meant to move to, or has moved to.
+    pub fn purge_intent(&self) -> Option<Front> {
+        self.marks.intent()
+    }
+
+    /// The mark that the log of every replica may begin behind.
+    pub fn floor(&self) -> Option<Front> {
+        self.marks.floor()
+    }
+
+    /// Messages under way whose records the intended front would pass: where each record lay
+    /// first, and a unit that says where it lies now.
+    pub fn to_relocate(&self) -> impl Iterator<Item = (LogPosition, Unit)> {
+        let front = self.marks.intent().map(|intent| intent.end).unwrap_or_default();
+        self.deliveries.needed_before(front)
+    }
+
+    /// The unit with the place where its record lies now.
+    pub fn locate(&self, unit: Unit) -> Unit {
+        self.deliveries.locate(unit)
+    }
+
+    /// Bytes of records that were written again because their messages are still under way.
+    pub fn moved_bytes(&self) -> u64 {
+        self.deliveries.moved_bytes()
+    }
+
+    /// Messages that a group lost to retention before it was done with them.
+    pub fn expired(&self, group: GroupId, topic: TopicId) -> u64 {
+        self.deliveries.expired(group, topic)
+    }
+
+    /// Topics with a retention of their own, in the order of ids.
+    pub fn kept_topics(&self) -> impl Iterator<Item = &Topic> {
+        self.topics.iter_by_id().filter(|topic| topic.keep.is_some())
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use super::codec::{read_rows, require, write_rows};
 use super::error::SectionError;
 use super::limits::{QUEUES_MAX, QUEUES_TOTAL_MAX, TOPICS_MAX};
-use crate::base::{QueueId, TopicId, TopicName, UtcMillis};
+use crate::base::{Millis, QueueId, TopicId, TopicName, UtcMillis};
 use crate::command::{CreateTopic, Reader, Refusal, Reply, Writer};
 use crate::message::MessageKind;
 
@@ -21,6 +21,8 @@ pub struct Topic {
     pub kinds: Vec<MessageKind>,
     /// The stamp of the entry that created it.
     pub created: UtcMillis,
+    /// How long its messages can be read; `None` as long as the log is kept.
+    pub keep: Option<Millis>,
 }
 
 impl Topic {
@@ -46,9 +48,10 @@ pub(super) struct Topics {
     queues_total: usize,
 }
 
-fn settings(queues: u32, kinds: &[MessageKind]) -> String {
+fn settings(queues: u32, kinds: &[MessageKind], keep: Option<Millis>) -> String {
     let kinds: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
-    format!("{queues} queues of {} messages", kinds.join(", "))
+    let kept = keep.map(|keep| format!(" kept for {keep}")).unwrap_or_default();
+    format!("{queues} queues of {} messages{kept}", kinds.join(", "))
 }
 
 fn limit(what: &str, limit: usize) -> Refusal {
@@ -56,26 +59,40 @@ fn limit(what: &str, limit: usize) -> Refusal {
 }
 
 impl Topics {
-    pub(super) fn create(&mut self, create: &CreateTopic, stamp: UtcMillis) -> Reply {
+    /// `longest` is how long the log is kept at least, 0 for ever.
+    pub(super) fn create(
+        &mut self,
+        create: &CreateTopic,
+        stamp: UtcMillis,
+        longest: Millis,
+    ) -> Reply {
         let mut kinds = create.kinds.clone();
         kinds.sort_unstable();
         kinds.dedup();
         if let Some(topic) = self.by_name(&create.name) {
-            if topic.queues == create.queues && topic.kinds == kinds {
+            let same = topic.queues == create.queues && topic.keep == create.keep;
+            if same && topic.kinds == kinds {
                 return Reply::TopicCreated { topic: topic.id, existed: true };
             }
             return Reply::Refused(Refusal::TopicDiffers {
-                exists: settings(topic.queues, &topic.kinds),
-                asked: settings(create.queues, &kinds),
+                exists: settings(topic.queues, &topic.kinds, topic.keep),
+                asked: settings(create.queues, &kinds, create.keep),
             });
         }
         if let Err(refusal) = self.check_limits(create.queues, &kinds) {
             return Reply::Refused(refusal);
         }
+        if let Some(keep) = create.keep
+            && (keep == Millis::ZERO || longest != Millis::ZERO && keep > longest)
+        {
+            let what = "milliseconds that a topic is kept, from 1 to as long as the log".to_owned();
+            return Reply::Refused(Refusal::Limit { what, limit: longest.get() });
+        }
         self.last_id += 1;
         let id = TopicId::new(self.last_id);
         let name = create.name.clone();
-        self.insert(Topic { id, name, queues: create.queues, kinds, created: stamp });
+        let (queues, keep) = (create.queues, create.keep);
+        self.insert(Topic { id, name, queues, kinds, created: stamp, keep });
         self.version += 1;
         Reply::TopicCreated { topic: id, existed: false }
     }
@@ -155,6 +172,7 @@ impl Topics {
             w.u32(topic.queues);
             w.list(&topic.kinds, |w, kind| w.put(kind));
             w.put(&topic.created);
+            w.option(topic.keep.as_ref(), |w, keep| w.put(keep));
         });
     }
 
@@ -167,6 +185,7 @@ impl Topics {
                 queues: r.u32()?,
                 kinds: r.list(Reader::get)?,
                 created: r.get()?,
+                keep: r.option(Reader::get)?,
             };
             let fresh =
                 !topics.by_id.contains_key(&topic.id) && topics.by_name(&topic.name).is_none();

@@ -50,6 +50,15 @@ catalog! {
     MESSAGES_OUT: Counter "rocketmq_messages_out_total" ["topic", "consumer_group"] Count
         "Messages of a topic that this node handed to a consumer group, repeated ones included."
 
+    LOG_FLOOR_INDEX: Gauge "raftmq_log_floor_index" ["broker_group"] Count
+        "Index of the entry that the log of every replica may begin behind, in the applied state."
+    LOG_FIRST_INDEX: Gauge "raftmq_log_first_index" ["broker_group"] Count
+        "Index of the first entry in this replica's log."
+    RETAINED_UNDER_WAY_BYTES: Gauge "raftmq_retained_under_way_bytes" ["broker_group"] Bytes
+        "Messages under way that were written again because the log's front passed them."
+    EXPIRED_MESSAGES: Counter "raftmq_expired_messages_total" ["topic", "consumer_group"] Count
+        "Messages that retention took before the group was done with them, since the start."
+
     TOPICS: Gauge "raftmq_topics" ["broker_group"] Count
         "Topics in this replica's applied state."
     GROUPS: Gauge "raftmq_groups" ["broker_group"] Count

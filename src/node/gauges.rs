@@ -75,6 +75,11 @@ fn state(name: &str, group: &Group) {
     // Numbers that the state has at hand, because nothing is applied during a look.
     let (topics, groups, in_flight) =
         group.read(|state| (state.topics_count(), state.groups_count(), state.in_flight()));
+    let (floor, moved) = group.read(|state| (state.floor(), state.moved_bytes()));
+    names::LOG_FLOOR_INDEX.set([name], floor.map_or(0, |floor| floor.index.get()));
+    names::RETAINED_UNDER_WAY_BYTES.set([name], moved);
+    let first = group.log().bounds().first;
+    names::LOG_FIRST_INDEX.set([name], first.map_or(0, |first| first.get()));
     names::TOPICS.set([name], topics as u64);
     names::GROUPS.set([name], groups as u64);
     names::IN_FLIGHT_MESSAGES.set([name], in_flight as u64);

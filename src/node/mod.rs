@@ -35,6 +35,7 @@ pub use run::run;
 use std::path::PathBuf;
 
 use crate::base::BrokerGroupName;
+use crate::command::Retention;
 use crate::config::Config;
 use crate::{broker, commit_log, machine, raft};
 
@@ -86,5 +87,11 @@ fn broker_options(config: &Config) -> broker::Options {
         create_on_use: config.create_on_use,
         queues_on_use: QUEUES_ON_USE,
         store_host: live::store_host(config),
+        retention: Retention {
+            stride: config.retention.stride.get(),
+            time: config.retention.time,
+            bytes: config.retention.bytes.get(),
+            moved_max: config.retention.under_way.get(),
+        },
     }
 }

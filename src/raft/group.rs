@@ -18,15 +18,17 @@ use tokio::time::{Duration, Instant, timeout};
 use crate::base::{BrokerGroupId, ClusterId, Durability, LogIndex, NodeId, Term};
 use crate::command::{Command, Reply};
 use crate::commit_log::{self, CommitLog, Flusher, Identity};
-use crate::env::Env;
+use crate::env::{Disk, Env};
 use crate::machine::{self, Machine, State};
 use crate::raft::admission::{Admission, Class};
 use crate::raft::belonging::{self, Belonging};
 use crate::raft::bootstrap::{self, Joined, StartError};
 use crate::raft::checkpoints::{self, Checkpoints};
 use crate::raft::ending::Ending;
+use crate::raft::floor;
 use crate::raft::leadership::{self, Leadership};
 use crate::raft::log_store::{InstalledCell, LogStore};
+use crate::raft::marks::{MarkFiles, Marks};
 use crate::raft::network::Network;
 use crate::raft::options::{Member, Options, OptionsError};
 use crate::raft::peers::{Channels, Peers};
@@ -34,13 +36,12 @@ use crate::raft::propose::{AskError, ProposeError};
 use crate::raft::read::BarrierError;
 use crate::raft::snapshot::SnapshotFile;
 use crate::raft::state_machine::{StateMachine, Watched, installed};
+use crate::raft::transfer::TransferError;
 use crate::raft::types::{Address, Types, index_of, members_of};
 use crate::raft::{Asked, EffectSink};
 
 pub(crate) type Raft = openraft::Raft<Types, StateMachine>;
 
-/// A handed-over leadership shows within this time, or not at all.
-const TRANSFER_DEADLINE: Duration = Duration::from_secs(2);
 /// How long stopping waits for the log's last entries to be synced.
 const LAST_CHECKPOINT_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -84,6 +85,14 @@ pub enum OpenError {
          with an empty directory under a new node id and replace this node"
     )]
     StateAheadOfLog { applied: LogIndex, last: Option<LogIndex> },
+    #[error(
+        "the log begins behind entry {purged}, but no file here has the state at that entry or behind \
+         it: the snapshot file and the states at marks are lost or damaged. Start with an empty \
+         directory under a new node id and replace this node"
+    )]
+    FloorLost { purged: LogIndex },
+    #[error("the state at the log's start cannot be used: {0}")]
+    Floor(#[from] machine::InstallError),
     #[error("the flusher thread cannot be started: {0}")]
     Thread(io::Error),
 }
@@ -126,19 +135,6 @@ pub struct Status {
     pub applied: Option<LogIndex>,
     /// The last entry that is on this node's disk.
     pub flushed: Option<LogIndex>,
-}
-
-/// Why the leadership was not handed over.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TransferError {
-    #[error("this node does not lead")]
-    NotLeader,
-    #[error("no other replica can take the leadership")]
-    NobodyElse,
-    #[error("node {to} did not take the leadership over within {TRANSFER_DEADLINE:?}")]
-    NotTaken { to: NodeId },
-    #[error("this replica ended: {reason}")]
-    Ended { reason: String },
 }
 
 /// A replica that has joined its group.
@@ -189,10 +185,13 @@ impl Group {
         let identity = Identity::load(&*env.disk, &options.dir)?;
         check_identity(identity, &options)?;
         let (log, flusher) = CommitLog::open(env.clone(), &options.dir.join("log"), options.log)?;
-        let machine = Machine::open(&env, &options.dir.join("machine"), options.machine)?;
+        let mut machine = Machine::open(&env, &options.dir.join("machine"), options.machine)?;
         let ending = Ending::new();
         let installed: InstalledCell = InstalledCell::default();
         let snapshots = SnapshotFile { disk: env.disk.clone(), path: options.dir.join("snapshot") };
+        let marks = MarkFiles::open(env.disk.clone(), options.dir.join("marks"));
+        let marks = marks.map_err(directory)?;
+        let start = floor::restore(&mut machine, &log, &snapshots, &marks)?;
         check_state(&machine, &log, &snapshots, &installed)?;
         let log_store = LogStore::new(log.clone(), installed.clone(), ending.clone());
         let watched = Watched::new(&machine);
@@ -202,12 +201,20 @@ impl Group {
             sink,
             watched: watched.clone(),
             checkpoints: Checkpoints::new(machine.clone(), log_store.clone(), options.threads),
+            marks: Marks::new(
+                marks,
+                log_store.clone(),
+                options.threads,
+                start,
+                watched.floor.clone(),
+            ),
             snapshots,
             installed,
             ending: ending.clone(),
         };
-        run_flusher(flusher, &options).map_err(OpenError::Thread)?;
+        run_flusher(flusher, &options, env.disk.clone()).map_err(OpenError::Thread)?;
         let admission = Admission::new(options.admission);
+        let channels = Arc::new(Channels::new(options.net.clone()));
         Ok(Self(Arc::new(Shared {
             env,
             options,
@@ -218,7 +225,7 @@ impl Group {
             watched,
             leadership: watch::Sender::new(Leadership::default()),
             admission,
-            channels: Arc::new(Channels::default()),
+            channels,
             identity: Mutex::new(identity),
             adopted: watch::Sender::new(identity),
             belonging: watch::Sender::new(Belonging::Starting),
@@ -253,6 +260,7 @@ impl Group {
         tokio::spawn(watch_raft(shared.clone()));
         tokio::spawn(leadership::watch(shared.clone()));
         tokio::spawn(belonging::watch(shared.clone()));
+        tokio::spawn(floor::watch(shared.clone()));
         if initialise {
             // Refused when the log is not empty any more, which is as good.
             if let Err(error) = raft.initialize(first_members(&shared.options)).await {
@@ -351,41 +359,6 @@ impl Group {
         self.0.ending.watch()
     }
 
-    /// Hands the leadership to the replica that has most of the log.
-    pub async fn transfer_leadership(&self) -> Result<(), TransferError> {
-        let running = self.0.running().ok_or(TransferError::NotLeader)?;
-        self.transfer(running, successor(running, self.0.options.node)?).await
-    }
-
-    /// Hands the leadership to this voter, which openraft lets have all of the log first.
-    pub async fn transfer_leadership_to(&self, to: NodeId) -> Result<(), TransferError> {
-        let running = self.0.running().ok_or(TransferError::NotLeader)?;
-        let (leads, known) = {
-            let metrics = running.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            let known = metrics.membership_config.voter_ids().any(|voter| voter == to.get());
-            (metrics.state == ServerState::Leader, known)
-        };
-        match (leads, known && to != self.0.options.node) {
-            (false, _) => Err(TransferError::NotLeader),
-            (true, false) => Err(TransferError::NobodyElse),
-            (true, true) => self.transfer(running, to).await,
-        }
-    }
-
-    async fn transfer(&self, running: &Running, to: NodeId) -> Result<(), TransferError> {
-        let shared = &self.0;
-        let mut leadership = shared.leadership.subscribe();
-        let triggered = running.raft.trigger().transfer_leader(to.get()).await;
-        triggered.map_err(|fatal| TransferError::Ended { reason: fatal.to_string() })?;
-        let me = Some(shared.options.node);
-        let moved = leadership.wait_for(|now| now.leader.is_some() && now.leader != me);
-        match timeout(TRANSFER_DEADLINE, moved).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(TransferError::NotTaken { to }),
-        }
-    }
-
     /// Hands over what this node leads, stops taking part, and leaves a checkpoint so that the
     /// next start has little to apply.
     pub async fn shutdown(self) {
@@ -438,12 +411,21 @@ impl Group {
 }
 
 /// A thread of its own, since it waits for the disk; a task where there are no threads.
-fn run_flusher(flusher: Flusher, options: &Options) -> io::Result<()> {
+fn run_flusher(flusher: Flusher, options: &Options, disk: Arc<dyn Disk>) -> io::Result<()> {
     if options.threads {
         let name = format!("flusher-{}", options.node);
         thread::Builder::new().name(name).spawn(move || flusher.run())?;
     } else {
-        tokio::spawn(flusher.drive());
+        tokio::spawn(async move {
+            while flusher.wait().await {
+                // A simulated disk takes its time where a real one holds up the thread.
+                let takes = disk.sync_takes();
+                if !takes.is_zero() {
+                    tokio::time::sleep(takes).await;
+                }
+                flusher.step();
+            }
+        });
     }
     Ok(())
 }
@@ -552,7 +534,7 @@ fn check_state(
         return Ok(());
     }
     let unreadable = |source| OpenError::Directory { path: snapshots.path.clone(), source };
-    let snapshot = snapshots.load().map_err(unreadable)?.map(|(contents, _)| contents);
+    let snapshot = snapshots.load_if_good().map_err(unreadable)?.map(|(contents, _)| contents);
     match snapshot.filter(|contents| index_of(&contents.last) == applied) {
         // A peer's state was installed, and the log was not told before the crash.
         Some(contents) => *cell.lock() = Some(installed(&contents)),
@@ -567,21 +549,4 @@ fn first_members(options: &Options) -> BTreeMap<u64, Address> {
         (node.get(), Address { peer, grpc })
     };
     options.members.iter().map(address).collect()
-}
-
-/// The voter other than `me` that has most of the log.
-fn successor(running: &Running, me: NodeId) -> Result<NodeId, TransferError> {
-    let metrics = running.raft.metrics();
-    let metrics = metrics.borrow_watched();
-    if metrics.state != ServerState::Leader {
-        return Err(TransferError::NotLeader);
-    }
-    let replication = metrics.replication.as_ref();
-    let voters = metrics.membership_config.voter_ids().filter(|voter| *voter != me.get());
-    let matched = |voter: &u64| {
-        let matched = replication.and_then(|all| all.get(voter)).copied().flatten();
-        matched.map(|id| id.index)
-    };
-    let best = voters.max_by_key(matched);
-    best.map(NodeId::new).ok_or(TransferError::NobodyElse)
 }

@@ -14,10 +14,13 @@ mod admission;
 mod belonging;
 mod bootstrap;
 mod checkpoints;
+mod dial;
 mod ending;
+mod floor;
 mod group;
 mod leadership;
 mod log_store;
+mod marks;
 mod members;
 mod network;
 mod options;
@@ -29,18 +32,21 @@ mod snapshot;
 mod state_machine;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod types;
 mod versions;
 
 pub use belonging::Belonging;
 pub use bootstrap::StartError;
-pub use group::{Group, OpenError, Role, Status, TransferError};
+pub use dial::{Dial, Net, Stream};
+pub use group::{Group, OpenError, Role, Status};
 pub use leadership::Leadership;
 pub use members::{ChangeError, MemberChange, Roster};
 pub use options::{ADMISSION_MAX, ADMISSION_MIN, Member, Options, OptionsError, Timing};
 pub use peer_service::peer_service;
 pub use propose::{AskError, ProposeError};
 pub use read::BarrierError;
+pub use transfer::TransferError;
 
 use async_trait::async_trait;
 use bytes::Bytes;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::base::{BrokerGroupId, ByteSize, Durability, Millis, NodeId};
+use crate::raft::Net;
 use crate::{commit_log, machine};
 
 /// One replica of the group.
@@ -59,6 +60,8 @@ pub struct Options {
     pub durability: Option<Durability>,
     /// False in a simulation: then everything runs as tasks of one executor.
     pub threads: bool,
+    /// How the other members are reached.
+    pub net: Net,
 }
 
 /// Log between two checkpoints; a restart applies at most about this much again.
@@ -105,6 +108,7 @@ impl Options {
             admission: ByteSize::mib(64),
             durability: None,
             threads: true,
+            net: Net::default(),
         }
     }
 

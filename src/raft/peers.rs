@@ -11,6 +11,8 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::base::{BrokerGroupId, ClusterId, NodeId};
 use crate::command::{COMMAND_VERSION, CommandError, Reader, Writer};
+use crate::raft::Net;
+use crate::raft::dial::Connector;
 use crate::raft::versions::Versions;
 use crate::wire::raftmq::peer_client::PeerClient;
 
@@ -166,6 +168,7 @@ impl Peers {
 /// host's name anew.
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
+    net: Net,
     open: Mutex<HashMap<(NodeId, Lane), (String, Channel)>>,
     moved: Mutex<HashMap<NodeId, Moved>>,
 }
@@ -182,6 +185,10 @@ struct Moved {
 const MOVES_MAX: usize = 8;
 
 impl Channels {
+    pub(crate) fn new(net: Net) -> Self {
+        Self { net, open: Mutex::default(), moved: Mutex::default() }
+    }
+
     /// The node was reached at `old` and says that it is at `new` now. Whoever answers there is
     /// asked for its id before anything else, so a wrong address does no harm.
     pub(crate) fn moved(&self, node: NodeId, old: &str, new: &str) {
@@ -212,7 +219,13 @@ impl Channels {
         let channel = match channels.get(&(node, lane)) {
             Some((known, channel)) if known == address => channel.clone(),
             _ => {
-                let channel = endpoint(address)?.connect_lazy();
+                let endpoint = endpoint(address)?;
+                let channel = match &self.net {
+                    Net::Tcp => endpoint.connect_lazy(),
+                    Net::Through(dial) => {
+                        endpoint.connect_with_connector_lazy(Connector(dial.clone()))
+                    }
+                };
                 channels.insert((node, lane), (address.to_owned(), channel.clone()));
                 channel
             }
@@ -285,7 +298,31 @@ mod tests {
     fn the_handshake_has_golden_bytes() {
         let handshake = peers(0x0102, 3, 4).handshake(NodeId::new(5));
         let mut expected = vec![0; 14];
-        expected.extend([1, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 1]);
+        expected.extend([
+            1,
+            2,
+            0,
+            0,
+            0,
+            3,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            4,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            5,
+            COMMAND_VERSION,
+        ]);
         assert_eq!(handshake.encode(), expected);
     }
 }

@@ -77,7 +77,12 @@ fn is_idempotent(command: &Command) -> bool {
         Command::Found(_)
         | Command::CreateTopic(_)
         | Command::CreateGroup(_)
-        | Command::Subscribe(_) => true,
+        | Command::Subscribe(_)
+        | Command::Retain(_)
+        | Command::PurgeIntent { .. }
+        | Command::Relocate(_)
+        | Command::PurgeTo { .. }
+        | Command::Trim(_) => true,
         Command::DeleteTopic { .. }
         | Command::DeleteGroup { .. }
         | Command::Unsubscribe(_)
@@ -98,7 +103,12 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Subscribe(_)
         | Command::Unsubscribe(_)
         | Command::Tick { .. }
-        | Command::Audit => Class::Other,
+        | Command::Audit
+        | Command::Retain(_)
+        | Command::PurgeIntent { .. }
+        | Command::Relocate(_)
+        | Command::PurgeTo { .. }
+        | Command::Trim(_) => Class::Other,
     }
 }
 

@@ -17,6 +17,7 @@ use openraft::RaftSnapshotBuilder;
 use crate::base::{LogIndex, LogPosition, Term, UtcMillis};
 use crate::command::{CommandError, Reader, Writer};
 use crate::env::Disk;
+use crate::machine::Frozen;
 use crate::raft::types::{
     EntryId, Membership, SnapshotMeta, StoredMembership, Types, decode_membership,
     encode_membership, entry_id, index_of, term_of,
@@ -50,6 +51,16 @@ pub(crate) enum SnapshotError {
 }
 
 impl Contents {
+    pub(crate) fn of(frozen: &Frozen, membership: StoredMembership) -> Self {
+        Self {
+            last: entry_id(frozen.index(), frozen.term()),
+            end: frozen.log_end(),
+            stamp: frozen.stamp(),
+            membership,
+            state: frozen.snapshot(),
+        }
+    }
+
     pub(crate) fn meta(&self) -> SnapshotMeta {
         SnapshotMeta { last_log_id: Some(self.last), last_membership: self.membership.clone() }
     }
@@ -133,21 +144,39 @@ impl SnapshotFile {
     }
 }
 
+impl SnapshotFile {
+    /// As [`Self::load`], but a damaged file is as good as none.
+    pub(crate) fn load_if_good(&self) -> io::Result<Option<(Contents, Bytes)>> {
+        let bytes = match self.disk.read(&self.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        match Contents::decode(&bytes) {
+            Ok(contents) => Ok(Some((contents, bytes))),
+            Err(error) => {
+                tracing::warn!(file = %self.path.display(), %error, "the snapshot is damaged");
+                Ok(None)
+            }
+        }
+    }
+}
+
 /// A frozen state on its way to the snapshot file.
 pub(crate) struct SnapshotBuilder {
     pub(crate) file: SnapshotFile,
-    pub(crate) contents: Option<Contents>,
+    /// With its bytes.
+    pub(crate) contents: Option<(Contents, Bytes)>,
 }
 
 impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
     type SnapshotData = Bytes;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
-        let Some(contents) = &self.contents else {
+        let Some((contents, snapshot)) = self.contents.take() else {
             // Before the first entry there is nothing to keep; openraft asks all the same.
             return Ok(Snapshot { meta: SnapshotMeta::default(), snapshot: Bytes::new() });
         };
-        let snapshot = contents.encode();
         self.file.store(&snapshot)?;
         Ok(Snapshot { meta: contents.meta(), snapshot })
     }

@@ -18,6 +18,7 @@ use crate::raft::EffectSink;
 use crate::raft::checkpoints::Checkpoints;
 use crate::raft::ending::Ending;
 use crate::raft::log_store::{Installed, InstalledCell};
+use crate::raft::marks::Marks;
 use crate::raft::snapshot::{Contents, Snapshot, SnapshotBuilder, SnapshotFile};
 use crate::raft::types::{
     EntryId, SnapshotMeta, StoredMembership, Types, decode_membership, entry_id, index_of, term_of,
@@ -47,6 +48,8 @@ pub(crate) struct Milestone {
 pub(crate) struct Watched {
     pub(crate) progress: Arc<watch::Sender<Progress>>,
     pub(crate) milestone: Arc<watch::Sender<Milestone>>,
+    /// Where the log of every replica may begin.
+    pub(crate) floor: Arc<watch::Sender<Option<LogIndex>>>,
 }
 
 impl Watched {
@@ -54,6 +57,7 @@ impl Watched {
         let watched = Self {
             progress: Arc::new(watch::Sender::new(Progress::default())),
             milestone: Arc::new(watch::Sender::new(Milestone::default())),
+            floor: Arc::new(watch::Sender::new(None)),
         };
         watched.update(machine);
         watched
@@ -64,12 +68,17 @@ impl Watched {
         let Some((index, term)) = state.applied() else { return };
         self.progress.send_replace(Progress { index: Some(index), term });
         let milestone = Milestone { term, founded: state.founded().is_some() };
-        self.milestone.send_if_modified(|known| {
-            let changed = *known != milestone;
-            *known = milestone;
-            changed
-        });
+        send_if_new(&self.milestone, milestone);
+        send_if_new(&self.floor, state.floor().map(|floor| floor.index));
     }
+}
+
+fn send_if_new<T: PartialEq>(watched: &watch::Sender<T>, now: T) {
+    watched.send_if_modified(|known| {
+        let changed = *known != now;
+        *known = now;
+        changed
+    });
 }
 
 /// Applies committed entries to the machine.
@@ -78,6 +87,7 @@ pub(crate) struct StateMachine {
     pub(crate) sink: Arc<dyn EffectSink>,
     pub(crate) watched: Watched,
     pub(crate) checkpoints: Checkpoints,
+    pub(crate) marks: Marks,
     pub(crate) snapshots: SnapshotFile,
     pub(crate) installed: InstalledCell,
     pub(crate) ending: Ending,
@@ -93,7 +103,7 @@ struct Batch {
 impl StateMachine {
     /// Applies up to the first error; what was applied before it is answered all the same.
     fn apply_batch(
-        &self,
+        &mut self,
         entries: Vec<Result<EntryResponder<Types>, io::Error>>,
     ) -> io::Result<()> {
         let mut batch = Batch::default();
@@ -115,7 +125,11 @@ impl StateMachine {
         result
     }
 
-    fn apply_one(&self, machine: &mut Machine, frame: Frame) -> io::Result<(Reply, Vec<Effect>)> {
+    fn apply_one(
+        &mut self,
+        machine: &mut Machine,
+        frame: Frame,
+    ) -> io::Result<(Reply, Vec<Effect>)> {
         let seal = frame.seal.ok_or_else(|| {
             self.ending.because(&format_args!("entry {} came without a seal", frame.index))
         })?;
@@ -133,7 +147,18 @@ impl StateMachine {
         if frame.kind == FrameKind::Membership {
             machine.set_membership((index, term), frame.body);
         }
+        if machine.state().at_mark() {
+            self.keep_mark(machine)?;
+        }
         Ok((applied.reply, applied.effects))
+    }
+
+    /// The state exactly at a mark, for peers that need the log from there on.
+    fn keep_mark(&mut self, machine: &Machine) -> io::Result<()> {
+        let frozen = machine.freeze_for_peers().expect("a mark is an applied entry");
+        let membership = self.membership(machine)?;
+        self.marks.keep(frozen, membership);
+        Ok(())
     }
 
     fn membership(&self, machine: &Machine) -> io::Result<StoredMembership> {
@@ -170,22 +195,24 @@ impl RaftStateMachine<Types> for StateMachine {
         Ok(())
     }
 
-    /// Nothing is retained by snapshots yet, so openraft's own wishes are declined; it insists
-    /// (`force`) only where the log's front is gone already.
+    /// The newest kept mark that the log may be cut at. openraft insists (`force`) only where the
+    /// log's front is gone and no state stands for it, which the start does not let happen.
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<SnapshotBuilder> {
-        if force { Some(self.get_snapshot_builder().await) } else { None }
+        if force {
+            return Some(self.get_snapshot_builder().await);
+        }
+        let floor = self.machine.read().state().floor()?.index;
+        let (contents, bytes) = self.marks.newest(floor)?;
+        Some(SnapshotBuilder { file: self.snapshots.clone(), contents: Some((contents, bytes)) })
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
-        let mut machine = self.machine.write();
-        let contents = machine.freeze().and_then(|checkpoint| {
-            Some(Contents {
-                last: entry_id(checkpoint.index(), checkpoint.term()),
-                end: checkpoint.log_end(),
-                stamp: checkpoint.stamp(),
-                membership: self.membership(&machine).ok()?,
-                state: checkpoint.snapshot(),
-            })
+        let machine = self.machine.read();
+        let frozen = machine.freeze_for_peers();
+        let contents = frozen.and_then(|frozen| {
+            let contents = Contents::of(&frozen, self.membership(&machine).ok()?);
+            let bytes = contents.encode();
+            Some((contents, bytes))
         });
         SnapshotBuilder { file: self.snapshots.clone(), contents }
     }
@@ -205,6 +232,7 @@ impl RaftStateMachine<Types> for StateMachine {
         assert_eq!(last, Some(contents.last), "the state stands for another entry");
         assert_eq!(machine.state().log_end(), contents.end, "the state ends elsewhere in the log");
         *self.installed.lock() = Some(installed(&contents));
+        self.marks.began_at(index_of(&contents.last));
         self.watched.update(&machine);
         Ok(())
     }

@@ -24,6 +24,7 @@ mod polls;
 mod overload;
 mod proto_descriptor;
 mod python_client;
+mod retention;
 mod scale;
 mod storm;
 mod tls;

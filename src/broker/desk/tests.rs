@@ -35,7 +35,7 @@ impl Bench {
         let desk = Desk::default();
         let mut bench = Self { machine, next: 0, end, stamp: 1_000_000, desk, queues };
         let (name, kinds) = (TopicName::new("orders").unwrap(), vec![MessageKind::Normal]);
-        bench.apply(Command::CreateTopic(CreateTopic { name, queues, kinds }));
+        bench.apply(Command::CreateTopic(CreateTopic { name, queues, kinds, keep: None }));
         let (name, backoff) = (GroupName::new("billing").unwrap(), vec![Millis::from_secs(1)]);
         bench.apply(Command::CreateGroup(CreateGroup { name, attempts_max: 16, backoff }));
         for expression in live {

@@ -131,7 +131,7 @@ impl Consumers {
         let names = self.names();
         let kinds = ["normal".to_owned()];
         let topics = futures::stream::iter(names.clone());
-        let shape = TopicShape { queues: QUEUES, kinds: &kinds, broker_groups: &[] };
+        let shape = TopicShape { queues: QUEUES, kinds: &kinds, broker_groups: &[], keep: 0 };
         let created = client.create_topics(topics, shape);
         created.map(|(_, created)| created).try_for_each(async |_| Ok(())).await?;
         for_all(&names, async |name| client.create_group(&group(name), 0, &[], &[]).await).await?;

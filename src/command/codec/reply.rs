@@ -31,6 +31,9 @@ const NO_GROUP: u8 = 2;
 const NO_QUEUE: u8 = 3;
 const TOPIC_DIFFERS: u8 = 4;
 const LIMIT: u8 = 5;
+const NO_MARK: u8 = 6;
+const UNDER_WAY: u8 = 7;
+const MOVED_FULL: u8 = 8;
 
 pub(in crate::command) fn encode(reply: &Reply) -> Bytes {
     let mut writer = Writer::new();
@@ -191,6 +194,16 @@ impl Coded for Refusal {
                 writer.string(what);
                 writer.u64(*limit);
             }
+            Self::NoMark { mark } => writer.kind(NO_MARK, mark),
+            Self::UnderWay { mark, count } => {
+                writer.kind(UNDER_WAY, mark);
+                writer.u64(*count);
+            }
+            Self::MovedFull { bytes, limit } => {
+                writer.u8(MOVED_FULL);
+                writer.u64(*bytes);
+                writer.u64(*limit);
+            }
         }
     }
 
@@ -203,6 +216,9 @@ impl Coded for Refusal {
                 Self::TopicDiffers { exists: reader.string()?, asked: reader.string()? }
             }
             LIMIT => Self::Limit { what: reader.string()?, limit: reader.u64()? },
+            NO_MARK => Self::NoMark { mark: reader.get()? },
+            UNDER_WAY => Self::UnderWay { mark: reader.get()?, count: reader.u64()? },
+            MOVED_FULL => Self::MovedFull { bytes: reader.u64()?, limit: reader.u64()? },
             found => return Err(CommandError::Kind { what: "the kind of a refusal", found }),
         })
     }

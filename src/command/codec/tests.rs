@@ -48,6 +48,42 @@ fn golden_reply(reply: &Reply, expected: &str) {
 }
 
 #[test]
+fn retention_commands_keep_their_bytes() {
+    let retention = Retention {
+        stride: 0x10_0000,
+        time: Millis::from_secs(60),
+        bytes: 0x4000_0000,
+        moved_max: 0x1000_0000,
+    };
+    golden(
+        &Command::Retain(retention),
+        "02 0c 0000000000100000 000000000000ea60 0000000040000000 0000000010000000",
+    );
+    let mark = LogIndex::new(0x77);
+    golden(&Command::PurgeIntent { mark }, "02 0d 0000000000000077");
+    golden(&Command::PurgeTo { mark }, "02 0f 0000000000000077");
+    golden(
+        &Command::Trim(Trim { topic: TopicId::new(3), mark }),
+        "02 10 0000000000000003 0000000000000077",
+    );
+    // The record starts behind version, kind, count, position and its length: 1 + 1 + 4 + 8 + 4.
+    let original = LogPosition::new(0x0a0b);
+    let relocation = Relocation { original, record: Bytes::from_static(b"xyz"), record_at: 18 };
+    golden(&Command::Relocate(vec![relocation]), "02 0e 00000001 0000000000000a0b 00000003 78797a");
+    // A kind has one version only.
+    assert!(Command::decode(&Bytes::from_static(&[1, 13, 0, 0, 0, 0, 0, 0, 0, 7])).is_err());
+    golden_reply(&Reply::Refused(Refusal::NoMark { mark }), "01 09 06 0000000000000077");
+    golden_reply(
+        &Reply::Refused(Refusal::UnderWay { mark, count: 2 }),
+        "01 09 07 0000000000000077 0000000000000002",
+    );
+    golden_reply(
+        &Reply::Refused(Refusal::MovedFull { bytes: 3, limit: 2 }),
+        "01 09 08 0000000000000003 0000000000000002",
+    );
+}
+
+#[test]
 fn schema_commands_keep_their_bytes() {
     let cluster = ClusterId::new(0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00);
     golden(
@@ -59,8 +95,18 @@ fn schema_commands_keep_their_bytes() {
             name: TopicName::new("orders").unwrap(),
             queues: 8,
             kinds: vec![MessageKind::Normal, MessageKind::Transaction],
+            keep: None,
         }),
         "01 04 00000006 6f7264657273 00000008 00000002 01 04",
+    );
+    golden(
+        &Command::CreateTopic(CreateTopic {
+            name: TopicName::new("orders").unwrap(),
+            queues: 8,
+            kinds: vec![MessageKind::Normal],
+            keep: Some(Millis::from_secs(60)),
+        }),
+        "02 11 00000006 6f7264657273 00000008 00000001 01 000000000000ea60",
     );
     golden(&Command::DeleteTopic { topic: TopicId::new(9) }, "01 05 0000000000000009");
     golden(
@@ -227,8 +273,8 @@ fn refusals_of_bytes_name_what_is_wrong() {
     let decode = |bytes: &'static [u8]| Command::decode(&Bytes::from_static(bytes)).unwrap_err();
     assert_eq!(decode(b""), CommandError::Truncated { at: 0, needed: 1, left: 0 });
     assert_eq!(
-        decode(&[2, AUDIT]),
-        CommandError::Version { what: "a command", found: 2, known: 1 }
+        decode(&[3, AUDIT]),
+        CommandError::Version { what: "a command", found: 3, known: 2 }
     );
     assert_eq!(decode(&[1, 200]), CommandError::Kind { what: "the kind of a command", found: 200 });
     assert_eq!(decode(&[1, AUDIT, 0, 0]), CommandError::Trailing { at: 2, left: 2 });

@@ -246,7 +246,11 @@ fn the_flusher_runs_on_a_thread_and_as_a_task() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let Rig { log, flusher, .. } = Rig::new(4096);
-        let task = tokio::spawn(flusher.drive());
+        let task = tokio::spawn(async move {
+            while flusher.wait().await {
+                flusher.step();
+            }
+        });
         for at in 0..5 {
             let (sender, receiver) = tokio::sync::oneshot::channel();
             let done = Box::new(move |result: io::Result<()>| sender.send(result.is_ok()).unwrap());

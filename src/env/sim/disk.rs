@@ -153,6 +153,21 @@ impl SimDisk {
         }
     }
 
+    /// Whether the countdown of [`Self::stop_after`] has come to its end.
+    pub fn is_stopped(&self) -> bool {
+        self.world.lock().faults.stop == Some(0)
+    }
+
+    /// Bytes in files that have names.
+    pub fn used(&self) -> u64 {
+        self.world.lock().used()
+    }
+
+    /// No fault that was asked for comes any more.
+    pub fn heal(&self) {
+        self.world.lock().faults = Faults::default();
+    }
+
     /// How many syncs succeeded so far.
     pub fn syncs(&self) -> u64 {
         self.world.lock().syncs

@@ -1,7 +1,7 @@
 //! Handing out: what a checkout asks for against what is available.
 
 use super::checkouts::Record;
-use super::queue::{Pending, Phase, Standing};
+use super::queue::{Pending, Phase, QueueDeliveries, Standing};
 use super::{Deliveries, Key};
 use crate::base::{CheckoutId, QueueId, QueueOffset, UtcMillis};
 use crate::command::{CheckedOut, Checkout, Grant, Granted, Skip};
@@ -13,8 +13,10 @@ pub(in crate::machine) struct Bounds<'a> {
     pub(in crate::machine) stamp: UtcMillis,
     /// The group's subscription version now.
     pub(in crate::machine) subscription_version: u32,
-    /// The end of a queue of the topic; `None` for a queue that it does not have.
-    pub(in crate::machine) end: &'a dyn Fn(QueueId) -> Option<QueueOffset>,
+    /// The least offset and the end of a queue of the topic; `None` for one that it does not have.
+    pub(in crate::machine) bounds: &'a dyn Fn(QueueId) -> Option<(QueueOffset, QueueOffset)>,
+    /// Whether messages that were never handed out may be: see [`crate::command::Retention`].
+    pub(in crate::machine) fresh: bool,
 }
 
 impl Deliveries {
@@ -31,14 +33,17 @@ impl Deliveries {
         let id = self.checkouts.next_id();
         let mut granted = Vec::new();
         for take in &checkout.takes {
-            let Some(end) = (bounds.end)(take.queue) else { continue };
+            let Some((start, end)) = (bounds.bounds)(take.queue) else { continue };
+            let queues = self.pairs.entry((checkout.group, checkout.topic)).or_default();
+            let starting = || QueueDeliveries::starting_at(start.get());
+            queues.entry(take.queue).or_insert_with(starting);
             if checkout.subscription_version == bounds.subscription_version {
                 for skip in take.skips.iter().filter(|skip| skip.from < skip.to && skip.to <= end) {
                     self.skip(checkout, take.queue, *skip);
                 }
             }
             for grant in take.grants.iter().filter(|grant| grant.offset < end) {
-                granted.extend(self.grant(checkout, take.queue, grant, (id, bounds.stamp)));
+                granted.extend(self.grant(checkout, take.queue, grant, (id, bounds)));
             }
         }
         if granted.is_empty() {
@@ -88,8 +93,9 @@ impl Deliveries {
     }
 
     fn skip(&mut self, checkout: &Checkout, queue: QueueId, skip: Skip) {
-        let queues = self.pairs.entry((checkout.group, checkout.topic)).or_default();
-        queues.entry(queue).or_default().skip(skip.from.get(), skip.to.get());
+        let offset = skip.from;
+        let key = Key { group: checkout.group, topic: checkout.topic, queue, offset };
+        self.queue_mut(key).skip(skip.from.get(), skip.to.get());
     }
 
     fn grant(
@@ -97,13 +103,12 @@ impl Deliveries {
         checkout: &Checkout,
         queue: QueueId,
         grant: &Grant,
-        (id, stamp): (CheckoutId, UtcMillis),
+        (id, bounds): (CheckoutId, &Bounds<'_>),
     ) -> Option<Granted> {
         let offset = grant.offset;
         let key = Key { group: checkout.group, topic: checkout.topic, queue, offset };
-        let full = self.pending_total >= PENDING_MAX;
-        let queues = self.pairs.entry((key.group, key.topic)).or_default();
-        let deliveries = queues.entry(queue).or_default();
+        let room = bounds.fresh && self.pending_total < PENDING_MAX;
+        let deliveries = self.queue_mut(key);
         let (unit, attempt) = match deliveries.standing(offset.get()) {
             Standing::Pending => {
                 let pending = deliveries.pending.get(&offset.get())?;
@@ -114,13 +119,14 @@ impl Deliveries {
                 // The unit that came with the first delivery is the message's identity.
                 (pending.unit, pending.attempt.saturating_add(1))
             }
-            Standing::Fresh | Standing::Free if !full && deliveries.take(offset.get()) => {
+            Standing::Fresh | Standing::Free if room && deliveries.take(offset.get()) => {
                 self.pending_total += 1;
+                self.references.hold(grant.unit.position, key);
                 (grant.unit, 1)
             }
             Standing::Fresh | Standing::Free | Standing::Done => return None,
         };
-        let due = stamp.plus(checkout.invisible);
+        let due = bounds.stamp.plus(checkout.invisible);
         let sequence = self.next_sequence();
         let pending =
             Pending { unit, attempt, checkout: id, phase: Phase::InFlight, due, sequence };

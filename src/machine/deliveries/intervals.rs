@@ -50,6 +50,15 @@ impl Intervals {
         }
     }
 
+    /// Takes out all below `end`; answers how many there were.
+    pub(super) fn remove_below(&mut self, end: u64) -> u64 {
+        let before = self.total;
+        if end > 0 {
+            self.remove_range(0, end);
+        }
+        before - self.total
+    }
+
     fn cut(&mut self, start: u64, end: u64, from: u64, to: u64) {
         assert!(start <= from && from < to && to <= end, "{from}..{to} is not in {start}..{end}");
         self.by_start.remove(&start);
@@ -101,6 +110,8 @@ mod tests {
         assert_eq!((set.total(), set.len()), (11, 3));
         assert!(set.contains(2) && !set.contains(3) && !set.contains(24));
         assert_eq!(set.from(6).collect::<Vec<_>>(), [(6, 8), (25, 30)]);
+        assert_eq!(set.remove_below(27), 8);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [(27, 30)]);
         set.remove_range(0, 100);
         assert_eq!((set.total(), set.len()), (0, 0));
     }

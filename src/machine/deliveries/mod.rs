@@ -1,8 +1,8 @@
 //! What each group has of each topic: handed out, waiting, done.
 //!
 //! Invariant, for each group, topic and queue: every offset below the queue's end is in exactly
-//! one of never considered, free, in flight (held and waiting included), ready, done. Each change
-//! goes through one of the few functions here that keep the derived indexes in step.
+//! one of never considered, free, in flight (held and waiting included), ready, done, expired. Each
+//! change goes through one of the few functions here that keep the derived indexes in step.
 //!
 //! A handle is good while its delivery lasts: until the message is acknowledged, returned, or
 //! until the tick that makes it visible again was *applied*. A deadline that has passed without a
@@ -11,8 +11,10 @@
 mod checkout;
 mod checkouts;
 mod due;
+mod expire;
 mod intervals;
 mod queue;
+mod references;
 mod settle;
 mod views;
 
@@ -21,13 +23,15 @@ use std::collections::BTreeMap;
 use self::checkouts::Checkouts;
 use self::due::Due;
 use self::queue::{Pending, Phase, QueueDeliveries};
+use self::references::References;
 use super::codec::{read_rows, require, write_rows};
 use super::effect::ReadyCounts;
 use super::error::SectionError;
-use crate::base::{GroupId, QueueId, QueueOffset, TopicId, UtcMillis};
+use crate::base::{GroupId, LogPosition, QueueId, QueueOffset, TopicId, UtcMillis};
 use crate::command::{Handle, Reader, Writer};
 
 pub(super) use self::checkout::Bounds;
+pub(super) use self::expire::Starts;
 pub use self::views::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
 
 /// A message as a group sees it.
@@ -40,6 +44,14 @@ pub(super) struct Key {
 }
 
 impl Key {
+    /// Before every other.
+    const FIRST: Self = Self {
+        group: GroupId::new(0),
+        topic: TopicId::new(0),
+        queue: QueueId::new(0),
+        offset: QueueOffset::ZERO,
+    };
+
     fn of(handle: &Handle) -> Self {
         let Handle { group, topic, queue, offset, .. } = *handle;
         Self { group, topic, queue, offset }
@@ -55,6 +67,7 @@ pub(super) struct Deliveries {
     /// Numbers deadlines in the order in which they are set.
     last_sequence: u64,
     due: Due,
+    references: References,
     /// Messages pending in all queues: derived.
     pending_total: usize,
 }
@@ -123,12 +136,13 @@ impl Deliveries {
         }
     }
 
-    /// The end of a deadline.
-    fn make_ready(&mut self, key: Key, ready: &mut ReadyCounts) {
+    /// The end of a deadline: visible from `stamp` on.
+    fn make_ready(&mut self, key: Key, stamp: UtcMillis, ready: &mut ReadyCounts) {
         let pending = *self.pending_mut(key);
         let removed = self.due.remove(pending.due, pending.sequence);
         assert_eq!(removed, Some(key), "every hidden message has its deadline");
         self.leave_checkout(key, Phase::Ready);
+        self.pending_mut(key).due = stamp;
         let fresh = self.queue_mut(key).ready.insert(key.offset.get());
         assert!(fresh, "it was ready before");
         ready.add(key.group, key.topic);
@@ -139,7 +153,7 @@ impl Deliveries {
         let mut ready = ReadyCounts::default();
         for _ in 0..limit {
             let Some(key) = self.due.first_until(stamp) else { break };
-            self.make_ready(key, &mut ready);
+            self.make_ready(key, stamp, &mut ready);
         }
         ready
     }
@@ -156,12 +170,19 @@ impl Deliveries {
 
     fn drop_pairs(&mut self, gone: impl Fn(&(GroupId, TopicId)) -> bool) {
         let (due, pending_total) = (&mut self.due, &mut self.pending_total);
+        let references = &mut self.references;
         self.pairs.retain(|pair, queues| {
             if !gone(pair) {
                 return true;
             }
-            for pending in queues.values().flat_map(|queue| queue.pending.values()) {
+            let (group, topic) = *pair;
+            let all = queues.iter().flat_map(|(queue, deliveries)| {
+                deliveries.pending.iter().map(|(offset, pending)| (*queue, *offset, pending))
+            });
+            for (queue, offset, pending) in all {
                 *pending_total -= 1;
+                let key = Key { group, topic, queue, offset: QueueOffset::new(offset) };
+                references.release(pending.unit.position, key);
                 if pending.phase != Phase::Ready {
                     let removed = due.remove(pending.due, pending.sequence);
                     assert!(removed.is_some(), "every hidden message has its deadline");
@@ -220,6 +241,7 @@ impl Deliveries {
         self.pending_total += deliveries.pending.len();
         for (offset, pending) in &deliveries.pending {
             let key = Key { group, topic, queue, offset: QueueOffset::new(*offset) };
+            self.references.hold(pending.unit.position, key);
             if pending.phase.is_live() {
                 self.checkouts.restore_item(pending.checkout, key)?;
             }
@@ -232,18 +254,33 @@ impl Deliveries {
         Ok(())
     }
 
-    /// Whether the indexes say what the queues say. `end` knows each queue's end.
+    /// Comes after [`Self::read_pairs`].
+    pub(super) fn read_moved(&mut self, reader: &mut Reader) -> Result<(), SectionError> {
+        self.references.read_moved(reader)
+    }
+
+    pub(super) fn write_moved(&self, writer: &mut Writer) {
+        self.references.write(writer);
+    }
+
+    /// Whether the indexes say what the queues say. `bounds` knows each queue's least offset and
+    /// its end, `front` where the log starts.
     pub(super) fn check(
         &self,
-        end: impl Fn(TopicId, QueueId) -> Option<QueueOffset>,
+        bounds: impl Fn(TopicId, QueueId) -> Option<(QueueOffset, QueueOffset)>,
+        front: LogPosition,
     ) -> Result<(), SectionError> {
         let (mut pending_total, mut hidden, mut live) = (0, 0, 0);
         for ((group, topic), queues) in &self.pairs {
             for (queue, deliveries) in queues {
-                let Some(end) = end(*topic, *queue) else {
+                let Some((start, end)) = bounds(*topic, *queue) else {
                     return require(false, "deliveries of a queue that does not exist");
                 };
                 require(deliveries.next <= end.get(), "deliveries beyond the end of a queue")?;
+                let behind_start = start.get() <= deliveries.next;
+                let first = deliveries.free.iter().next();
+                let free = first.is_none_or(|(from, _)| start.get() <= from);
+                require(behind_start && free, "a group before the start of a queue")?;
                 let behind = deliveries.pending.range(deliveries.next..).next();
                 require(behind.is_none(), "pending behind what was considered")?;
                 pending_total += deliveries.pending.len();
@@ -254,6 +291,8 @@ impl Deliveries {
                     hidden += usize::from(!ready);
                     let offset = QueueOffset::new(*offset);
                     let key = Key { group: *group, topic: *topic, queue: *queue, offset };
+                    let holds = self.references.holds(pending.unit.position, key);
+                    require(holds, "pending without a record")?;
                     let due = self.due.contains(pending.due, pending.sequence);
                     require(ready || due, "a deadline is missing")?;
                     live += usize::from(pending.phase.is_live());
@@ -263,6 +302,8 @@ impl Deliveries {
                 }
             }
         }
+        require(self.references.len() == pending_total, "a record held for nothing")?;
+        require(self.is_needed_before(front) == 0, "a record before the start of the log")?;
         require(hidden == self.due.len(), "a deadline of nothing")?;
         require(live == self.checkouts.items(), "a checkout of nothing")?;
         require(pending_total == self.pending_total, "the count of pending messages is off")

@@ -5,8 +5,9 @@
 //!            done | free | pending | done ... | never considered
 //! ```
 //! Below `next` an offset is *free* (passed by, still to be handed out), *pending* (handed out at
-//! least once, not acknowledged) or, when neither knows it, *done*: acknowledged or skipped. So
-//! memory is in proportion to holes and to what is under way, never to what is done.
+//! least once, not acknowledged) or, when neither knows it, *done*: acknowledged, skipped or expired
+//! by retention, of which the last are counted. So memory is in proportion to holes and to what is
+//! under way, never to what is done.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +54,7 @@ pub(super) struct Pending {
     /// The last delivery's.
     pub(super) checkout: CheckoutId,
     pub(super) phase: Phase,
-    /// When it becomes ready; meaningless once it is.
+    /// When it becomes ready; once it is, since when.
     pub(super) due: UtcMillis,
     /// Orders equal deadlines by when they were set.
     pub(super) sequence: u64,
@@ -77,9 +78,16 @@ pub(super) struct QueueDeliveries {
     pub(super) pending: BTreeMap<u64, Pending>,
     /// Those of `pending` that are ready: derived.
     pub(super) ready: BTreeSet<u64>,
+    /// Messages that left with the log's front before the group was done with them.
+    pub(super) expired: u64,
 }
 
 impl QueueDeliveries {
+    /// Of a group that begins at this offset.
+    pub(super) fn starting_at(start: u64) -> Self {
+        Self { next: start, ..Self::default() }
+    }
+
     pub(super) fn standing(&self, offset: u64) -> Standing {
         if offset >= self.next {
             Standing::Fresh
@@ -144,6 +152,7 @@ impl QueueDeliveries {
 
     pub(super) fn write(&self, writer: &mut Writer) {
         writer.u64(self.next);
+        writer.u64(self.expired);
         write_rows(writer, self.free.iter(), |w, (from, to)| {
             w.u64(from);
             w.u64(to);
@@ -160,7 +169,8 @@ impl QueueDeliveries {
     }
 
     pub(super) fn read(reader: &mut Reader) -> Result<Self, SectionError> {
-        let mut queue = Self { next: reader.u64()?, ..Self::default() };
+        let (next, expired) = (reader.u64()?, reader.u64()?);
+        let mut queue = Self { next, expired, ..Self::default() };
         let mut last = 0;
         read_rows(reader, |r| {
             let (from, to) = (r.u64()?, r.u64()?);

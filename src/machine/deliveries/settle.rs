@@ -16,6 +16,7 @@ impl Deliveries {
             let removed = self.due.remove(pending.due, pending.sequence);
             assert_eq!(removed, Some(key), "every hidden message has its deadline");
             self.queue_mut(key).pending.remove(&key.offset.get());
+            self.references.release(pending.unit.position, key);
             self.pending_total -= 1;
             return DeliveryOutcome::Done;
         }
@@ -45,7 +46,7 @@ impl Deliveries {
             return if repeated { DeliveryOutcome::Done } else { DeliveryOutcome::Stale };
         }
         if now {
-            self.make_ready(key, ready);
+            self.make_ready(key, stamp, ready);
         } else {
             self.pending_mut(key).phase = Phase::Held;
             self.set_due(key, stamp.plus(hold.invisible));
@@ -87,7 +88,7 @@ impl Deliveries {
             for (queue, offset) in items {
                 let key = Key { group, topic, queue, offset };
                 if release.invisible == Millis::ZERO {
-                    self.make_ready(key, ready);
+                    self.make_ready(key, stamp, ready);
                 } else if self.pending_mut(key).due > until {
                     self.set_due(key, until);
                 }
@@ -110,7 +111,7 @@ impl Deliveries {
             let key = Key::of(handle);
             self.pending_mut(key).attempt -= 1;
             if returned.invisible == Millis::ZERO {
-                self.make_ready(key, ready);
+                self.make_ready(key, stamp, ready);
             } else {
                 self.leave_checkout(key, Phase::Waiting);
                 self.set_due(key, stamp.plus(returned.invisible));

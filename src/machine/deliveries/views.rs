@@ -74,6 +74,8 @@ pub struct Lag {
     pub ready: u64,
     /// With a consumer or waiting for a deadline.
     pub in_flight: u64,
+    /// Lost to retention before the group was done with them, ever.
+    pub expired: u64,
 }
 
 impl Deliveries {
@@ -166,22 +168,23 @@ impl Deliveries {
         self.due.next()
     }
 
-    /// `ends` lists the end of every queue of the topic, from queue 0.
+    /// `bounds` lists the least offset and the end of every queue of the topic, from queue 0.
     pub(in crate::machine) fn lag(
         &self,
         group: GroupId,
         topic: TopicId,
-        ends: impl Iterator<Item = QueueOffset>,
+        bounds: impl Iterator<Item = (QueueOffset, QueueOffset)>,
     ) -> Lag {
         let queues = self.pairs.get(&(group, topic));
         let mut lag = Lag::default();
-        for (number, end) in (0..).zip(ends) {
+        for (number, (start, end)) in (0..).zip(bounds) {
             let Some(queue) = queues.and_then(|queues| queues.get(&QueueId::new(number))) else {
-                lag.ready += end.get();
+                lag.ready += end.since(start);
                 continue;
             };
             lag.ready += end.get() - queue.next + queue.free.total() + queue.ready.len() as u64;
             lag.in_flight += queue.in_flight() as u64;
+            lag.expired += queue.expired;
         }
         lag
     }

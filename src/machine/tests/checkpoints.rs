@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use super::bench::{Bench, OPTIONS, dir, names};
-use crate::base::{LogIndex, QueueId, Term};
+use crate::base::{LogIndex, QueueId, QueueOffset, Term};
 use crate::command::{Ack, Command, Delivery, Subscribe};
 use crate::env::os;
 use crate::machine::{CheckpointError, InstallError, Machine};
@@ -236,17 +236,17 @@ fn a_peers_state_is_taken_over_by_one_switch() {
 
     // It goes on with the leader's entries; only the units before are not there.
     let queue = QueueId::new(0);
-    let start = follower.machine.state().queue_start(names::TOPIC, queue);
-    assert_eq!(start, leader.machine.state().queue_end(names::TOPIC, queue));
+    let end = leader.machine.state().queue_end(names::TOPIC, queue);
+    let first = QueueOffset::new(end.get() - 1);
+    assert!(follower.machine.state().units(names::TOPIC, queue, first, 1).is_err());
+    assert_eq!(follower.machine.state().units(names::TOPIC, queue, end, 1).unwrap(), []);
     busy(&mut leader, 20);
     follower.log = leader.log.clone();
     follower.catch_up();
     assert_eq!(follower.hashes(), leader.hashes());
-    let read =
-        |bench: &Bench| bench.machine.state().units(names::TOPIC, queue, start, 500).unwrap();
+    let read = |bench: &Bench| bench.machine.state().units(names::TOPIC, queue, end, 500).unwrap();
     assert_eq!(read(&follower), read(&leader));
-    let below =
-        follower.machine.state().units(names::TOPIC, queue, crate::base::QueueOffset::ZERO, 1);
+    let below = follower.machine.state().units(names::TOPIC, queue, QueueOffset::ZERO, 1);
     assert_eq!(below.unwrap_err().kind(), std::io::ErrorKind::NotFound);
 
     // After that the floor is enough to start from, with or without a checkpoint.

@@ -5,6 +5,7 @@ mod checkpoints;
 mod deliveries;
 mod golden;
 mod publish;
+mod retention;
 mod schema;
 
 pub(super) use self::bench::{Bench, names};

@@ -162,7 +162,7 @@ impl Aim {
 
 async fn topic(group: &Group, name: TopicName) -> Result<TopicId, String> {
     let kinds = vec![MessageKind::Normal];
-    let create = Command::CreateTopic(CreateTopic { name, queues: QUEUES, kinds });
+    let create = Command::CreateTopic(CreateTopic { name, queues: QUEUES, kinds, keep: None });
     match group.propose(create, Instant::now() + PROPOSAL_TIMEOUT).await {
         Ok(Reply::TopicCreated { topic, .. }) => Ok(topic),
         Ok(other) => Err(format!("the topic was answered with {other:?}")),

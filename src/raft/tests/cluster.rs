@@ -350,6 +350,7 @@ pub(super) fn create_topic(name: &str) -> Command {
         name: TopicName::new(name).unwrap(),
         queues: 4,
         kinds: vec![MessageKind::Normal],
+        keep: None,
     })
 }
 

@@ -252,7 +252,7 @@ fn command(random: &SimEntropy, state: &State, held: &mut Held) -> Option<Comman
     let name = TopicName::new("orders").unwrap();
     let Some(topic) = state.topic(&name).map(|topic| topic.id) else {
         let kinds = vec![MessageKind::Normal];
-        return Some(Command::CreateTopic(CreateTopic { name, queues: QUEUES, kinds }));
+        return Some(Command::CreateTopic(CreateTopic { name, queues: QUEUES, kinds, keep: None }));
     };
     let group = GroupName::new("readers").unwrap();
     let Some(group) = state.group(&group).map(|group| group.id) else {

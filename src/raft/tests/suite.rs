@@ -22,6 +22,7 @@ use crate::raft::EffectSink;
 use crate::raft::checkpoints::Checkpoints;
 use crate::raft::ending::Ending;
 use crate::raft::log_store::{InstalledCell, LogStore};
+use crate::raft::marks::{MarkFiles, Marks};
 use crate::raft::snapshot::{Snapshot, SnapshotBuilder, SnapshotFile};
 use crate::raft::state_machine::{StateMachine, Watched};
 use crate::raft::types::{Entry, EntryId, SnapshotMeta, StoredMembership, Types};
@@ -118,11 +119,13 @@ fn open(env: &Env, dir: &Path) -> (LogStore, Placed) {
     let ending = Ending::new();
     let installed = InstalledCell::default();
     let log_store = LogStore::new(log, installed.clone(), ending.clone());
+    let marks = MarkFiles::open(env.disk.clone(), dir.join("marks")).unwrap();
     let state_machine = StateMachine {
         machine: machine.clone(),
         sink: Arc::new(Deaf),
-        watched,
+        watched: watched.clone(),
         checkpoints: Checkpoints::new(machine, log_store.clone(), false),
+        marks: Marks::new(marks, log_store.clone(), false, None, watched.floor.clone()),
         snapshots: SnapshotFile { disk: env.disk.clone(), path: dir.join("snapshot") },
         installed,
         ending,

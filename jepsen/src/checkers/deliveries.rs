@@ -1,0 +1,195 @@
+//! Deliveries: what was acknowledged never comes again, what is hidden does not come early, and
+//! every delivery of a message has an attempt of its own.
+
+use std::collections::BTreeMap;
+
+use super::Findings;
+use crate::history::{Answer, History, Micros, Place, What};
+
+/// What clocks may do to a time that was promised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clocks {
+    /// Whether any clock was set or ran at another rate: then no time is promised.
+    pub(crate) disturbed: bool,
+}
+
+/// Stamps are whole milliseconds, and the clock moves in steps.
+const SLACK: Micros = 10_000;
+
+/// One delivery as its consumer saw it.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    invoked: Micros,
+    completed: Micros,
+    attempt: u32,
+    invisible: Micros,
+}
+
+#[derive(Default)]
+struct Told {
+    seen: Vec<Seen>,
+    /// When the first ack that was answered `Ok` was over.
+    acked: Option<Micros>,
+    /// Times at which a hold may have made it visible: invoked, and how long after.
+    holds: Vec<(Micros, Micros, u32)>,
+}
+
+pub(crate) fn check(history: &History, clocks: Clocks) -> Findings {
+    let mut findings = Findings::default();
+    let told = collect(history);
+    for ((group, place), told) in &told {
+        let at = format!("group {group}, {place}");
+        check_acked(&at, told, &mut findings);
+        check_attempts(&at, told, &mut findings);
+        if !clocks.disturbed {
+            check_hidden(&at, told, &mut findings);
+        }
+    }
+    findings
+}
+
+fn collect(history: &History) -> BTreeMap<(u32, Place), Told> {
+    let mut told: BTreeMap<(u32, Place), Told> = BTreeMap::new();
+    for operation in &history.operations {
+        match (&operation.what, operation.answer()) {
+            (What::Receive { group, invisible, .. }, Some(Answer::Received(deliveries))) => {
+                for delivery in deliveries {
+                    let seen = Seen {
+                        invoked: operation.invoked,
+                        completed: operation.ended(),
+                        attempt: delivery.attempt,
+                        invisible: *invisible,
+                    };
+                    told.entry((*group, delivery.place)).or_default().seen.push(seen);
+                }
+            }
+            (What::Ack { group, place, .. }, Some(_)) => {
+                let told = told.entry((*group, *place)).or_default();
+                let ended = operation.ended();
+                told.acked = Some(told.acked.map_or(ended, |known| known.min(ended)));
+            }
+            // Whatever came of it: a hold that is not known may have taken effect.
+            (What::Hold { group, place, attempt, invisible }, _) => {
+                let told = told.entry((*group, *place)).or_default();
+                told.holds.push((operation.invoked, *invisible, *attempt));
+            }
+            _ => {}
+        }
+    }
+    told
+}
+
+/// A receive that began after an ack was answered does not get the message.
+fn check_acked(at: &str, told: &Told, findings: &mut Findings) {
+    findings.count("deliveries", told.seen.len() as u64);
+    findings.count("redeliveries", told.seen.len().saturating_sub(1) as u64);
+    let Some(acked) = told.acked else { return };
+    findings.count("acks", 1);
+    for seen in told.seen.iter().filter(|seen| seen.invoked > acked) {
+        let what = format!(
+            "{at}: acknowledged by {acked} us, attempt {} was received by a call of {} us",
+            seen.attempt, seen.invoked
+        );
+        findings.violated("acked-again", what);
+    }
+}
+
+/// No two consumers hold the same attempt, and later ones have higher numbers.
+fn check_attempts(at: &str, told: &Told, findings: &mut Findings) {
+    for (number, one) in told.seen.iter().enumerate() {
+        for other in &told.seen[number + 1..] {
+            if one.attempt == other.attempt {
+                let what = format!("{at}: attempt {} was delivered twice", one.attempt);
+                findings.violated("attempt-twice", what);
+            }
+            let (first, second) =
+                if one.completed < other.invoked { (one, other) } else { (other, one) };
+            if first.completed < second.invoked && first.attempt > second.attempt {
+                let what = format!("{at}: attempt {} came after {}", second.attempt, first.attempt);
+                findings.violated("attempt-order", what);
+            }
+        }
+    }
+}
+
+/// While a delivery hides a message nobody else gets it, unless a hold allowed it.
+fn check_hidden(at: &str, told: &Told, findings: &mut Findings) {
+    for one in &told.seen {
+        // The broker's time begins after the call did, so the message is hidden at least until:
+        let until = one.invoked + one.invisible;
+        let held = |seen: &Seen| {
+            told.holds.iter().any(|(invoked, invisible, attempt)| {
+                *attempt == one.attempt && invoked + invisible <= seen.completed
+            })
+        };
+        for other in told.seen.iter().filter(|other| other.attempt > one.attempt) {
+            if other.completed + SLACK < until && !held(other) {
+                let what = format!(
+                    "{at}: attempt {} hides it until {until} us, attempt {} was received by {} us",
+                    one.attempt, other.attempt, other.completed
+                );
+                findings.violated("hidden", what);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::super::scenes::{Scene, checks};
+    use super::*;
+
+    fn look(scene: &Scene) -> Findings {
+        check(&scene.history, Clocks { disturbed: false })
+    }
+
+    #[test]
+    fn a_redelivery_after_its_time_is_fine() {
+        let scene = Scene::default()
+            .received(&[(1, 0)], 1, (0, 10))
+            .received(&[(1, 0)], 2, (900, 1_100))
+            .acked(0, 2, (1_200, 1_210));
+        let findings = look(&scene);
+        assert_eq!(findings.verdict(), Verdict::True);
+        assert_eq!(findings.counts["redeliveries"], 1);
+    }
+
+    #[test]
+    fn an_acked_message_that_comes_again_is_seen() {
+        let scene = Scene::default()
+            .received(&[(1, 0)], 1, (0, 10))
+            .acked(0, 1, (20, 30))
+            .received(&[(1, 0)], 2, (2_000, 2_010));
+        assert_eq!(checks(&look(&scene)), ["acked-again"]);
+        let overlapping = Scene::default()
+            .received(&[(1, 0)], 1, (0, 10))
+            .received(&[(1, 0)], 2, (1_000, 1_010))
+            .acked(0, 1, (900, 1_030));
+        assert_eq!(look(&overlapping).verdict(), Verdict::True);
+    }
+
+    #[test]
+    fn a_message_that_comes_while_it_is_hidden_is_seen() {
+        let scene =
+            Scene::default().received(&[(1, 0)], 1, (0, 10)).received(&[(1, 0)], 2, (20, 500));
+        assert_eq!(checks(&look(&scene)), ["hidden"]);
+        let disturbed = check(&scene.history, Clocks { disturbed: true });
+        assert_eq!(disturbed.verdict(), Verdict::True);
+        let held = Scene::default()
+            .received(&[(1, 0)], 1, (0, 10))
+            .held((0, 1), 0, (12, 15))
+            .received(&[(1, 0)], 2, (20, 500));
+        assert_eq!(look(&held).verdict(), Verdict::True);
+    }
+
+    #[test]
+    fn an_attempt_that_is_delivered_twice_or_late_is_seen() {
+        let scene =
+            Scene::default().received(&[(1, 0)], 1, (0, 10)).received(&[(1, 0)], 1, (2_000, 2_010));
+        assert_eq!(checks(&look(&scene)), ["attempt-twice"]);
+        let scene =
+            Scene::default().received(&[(1, 0)], 2, (0, 10)).received(&[(1, 0)], 1, (2_000, 2_010));
+        assert_eq!(checks(&look(&scene)), ["attempt-order"]);
+    }
+}

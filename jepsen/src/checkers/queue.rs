@@ -1,0 +1,207 @@
+//! Total queue: everything that was acknowledged to a producer comes to every consumer group, and
+//! nothing comes that was never sent, that was refused, or that is another than what was sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Findings;
+use crate::history::{Answer, History, Micros, Outcome, Place, Value, What};
+
+/// How much of a run the drain saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drain {
+    /// Every group found nothing more, after all faults were healed.
+    Complete,
+    /// It ended before that.
+    Cut,
+}
+
+struct Sends {
+    acked: BTreeSet<Value>,
+    /// No attempt may have had an effect, and there was one.
+    refused: BTreeSet<Value>,
+    /// By the first time at which one was invoked.
+    attempted: BTreeMap<Value, Micros>,
+}
+
+fn sends(history: &History) -> Sends {
+    let mut acked = BTreeSet::new();
+    let mut possible = BTreeSet::new();
+    let mut attempted = BTreeMap::new();
+    for operation in &history.operations {
+        let What::Send { value, .. } = operation.what else { continue };
+        attempted.entry(value).or_insert(operation.invoked);
+        match operation.outcome {
+            Outcome::Ok(_) => {
+                acked.insert(value);
+                possible.insert(value);
+            }
+            Outcome::Unknown(_) => {
+                possible.insert(value);
+            }
+            Outcome::Fail(_) => {}
+        }
+    }
+    let refused = attempted.keys().filter(|value| !possible.contains(value)).copied().collect();
+    Sends { acked, refused, attempted }
+}
+
+/// `groups` are those that had to get everything; `kept` tells whether a place was still kept when
+/// the groups came to it.
+pub(crate) fn check(
+    history: &History,
+    groups: &[u32],
+    drain: Drain,
+    kept: impl Fn(Place) -> bool,
+) -> Findings {
+    let mut findings = Findings::default();
+    let sends = sends(history);
+    let mut seen: BTreeMap<u32, BTreeSet<Value>> = BTreeMap::new();
+    let mut anywhere = BTreeSet::new();
+    for operation in &history.operations {
+        let What::Receive { group, .. } = operation.what else { continue };
+        let Some(Answer::Received(deliveries)) = operation.answer() else { continue };
+        for delivery in deliveries {
+            let Some(value) = delivery.value else {
+                let what = format!("group {group} got a body of nobody at {}", delivery.place);
+                findings.violated("corrupt", what);
+                continue;
+            };
+            match sends.attempted.get(&value) {
+                None => {
+                    findings.violated("unexpected", format!("group {group} got {value}"));
+                }
+                Some(invoked) if *invoked > operation.ended() => {
+                    let what = format!("group {group} got {value} before it was sent");
+                    findings.violated("unexpected", what);
+                }
+                Some(_) => {}
+            }
+            if sends.refused.contains(&value) {
+                let what = format!("group {group} got {value}, all sends of which had failed");
+                findings.violated("aborted", what);
+            }
+            seen.entry(group).or_default().insert(value);
+            anywhere.insert(value);
+        }
+    }
+    let places = places(history);
+    findings.count("acked", sends.acked.len() as u64);
+    findings.count("recovered", anywhere.difference(&sends.acked).count() as u64);
+    // Whatever one group got is there for all of them.
+    let due: BTreeSet<Value> = sends.acked.union(&anywhere).copied().collect();
+    for group in groups {
+        let got = seen.get(group);
+        let missing: Vec<Value> = due
+            .iter()
+            .filter(|value| !got.is_some_and(|got| got.contains(value)))
+            .filter(|value| places.get(value).is_none_or(|place| kept(*place)))
+            .copied()
+            .collect();
+        match (missing.is_empty(), drain) {
+            (true, _) => {}
+            (false, Drain::Complete) => {
+                let first: Vec<String> = missing
+                    .iter()
+                    .take(5)
+                    .map(|value| match places.get(value) {
+                        Some(place) => format!("{value} at {place}"),
+                        None => value.to_string(),
+                    })
+                    .collect();
+                let what = format!(
+                    "group {group} never got {} of {}: {}",
+                    missing.len(),
+                    due.len(),
+                    first.join(", ")
+                );
+                findings.violated("lost", what);
+            }
+            (false, Drain::Cut) => findings.unknown.push(format!(
+                "group {group} had {} messages before it when the drain was cut",
+                missing.len()
+            )),
+        }
+    }
+    findings
+}
+
+/// Where each value is, as far as anybody was told.
+fn places(history: &History) -> BTreeMap<Value, Place> {
+    let mut places = BTreeMap::new();
+    for operation in &history.operations {
+        match (&operation.what, operation.answer()) {
+            (What::Send { value, .. }, Some(Answer::Sent(place))) => {
+                places.insert(*value, *place);
+            }
+            (What::Receive { .. }, Some(Answer::Received(deliveries))) => {
+                let told = deliveries.iter().filter_map(|d| Some((d.value?, d.place)));
+                places.extend(told);
+            }
+            _ => {}
+        }
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenes::{Scene, checks};
+    use super::super::{Findings, Verdict};
+    use super::*;
+
+    fn look(scene: &Scene, drain: Drain) -> Findings {
+        check(&scene.history, &[0], drain, |_| true)
+    }
+
+    #[test]
+    fn what_was_acked_and_received_is_fine() {
+        let scene = Scene::default()
+            .sent(1, 0, (0, 5))
+            .send_failed(2, (6, 9))
+            .send_unknown(3, (6, 9))
+            .send_unknown(4, (6, 9))
+            .received(&[(1, 0), (3, 1)], 1, (10, 20));
+        let findings = look(&scene, Drain::Complete);
+        assert_eq!(findings.verdict(), Verdict::True);
+        assert_eq!(findings.counts["recovered"], 1);
+    }
+
+    #[test]
+    fn a_lost_message_is_seen_and_a_cut_drain_is_no_proof() {
+        let scene =
+            Scene::default().sent(1, 0, (0, 5)).sent(2, 1, (0, 5)).received(&[(2, 1)], 1, (10, 20));
+        assert_eq!(checks(&look(&scene, Drain::Complete)), ["lost"]);
+        assert_eq!(look(&scene, Drain::Cut).verdict(), Verdict::Unknown);
+        let trimmed = check(&scene.history, &[0], Drain::Complete, |place| place.offset > 0);
+        assert_eq!(trimmed.verdict(), Verdict::True, "its time was over");
+    }
+
+    #[test]
+    fn what_one_group_got_every_group_gets() {
+        let scene = Scene::default().send_unknown(1, (0, 5)).received(&[(1, 0)], 1, (10, 20));
+        let findings = check(&scene.history, &[0, 1], Drain::Complete, |_| true);
+        assert_eq!(checks(&findings), ["lost"]);
+    }
+
+    #[test]
+    fn a_message_of_nobody_is_seen() {
+        let scene = Scene::default().received(&[(1, 0)], 1, (10, 20));
+        assert_eq!(checks(&look(&scene, Drain::Complete)), ["unexpected"]);
+        let early = Scene::default().received(&[(1, 0)], 1, (0, 2)).sent(1, 0, (10, 20));
+        assert_eq!(checks(&look(&early, Drain::Complete)), ["unexpected"]);
+        let rubbish = Scene::default().received_rubbish(0, (0, 2));
+        assert_eq!(checks(&look(&rubbish, Drain::Complete)), ["corrupt"]);
+    }
+
+    #[test]
+    fn a_refused_message_that_comes_all_the_same_is_seen() {
+        let scene = Scene::default().send_failed(1, (0, 5)).received(&[(1, 0)], 1, (10, 20));
+        assert_eq!(checks(&look(&scene, Drain::Complete)), ["aborted"]);
+        let again = Scene::default().send_failed(1, (0, 5)).sent(1, 0, (6, 7)).received(
+            &[(1, 0)],
+            1,
+            (10, 20),
+        );
+        assert_eq!(look(&again, Drain::Complete).verdict(), Verdict::True);
+    }
+}

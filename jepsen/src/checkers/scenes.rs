@@ -1,0 +1,91 @@
+//! Short histories for the tests of checkers.
+
+use crate::history::{Answer, Delivery, History, Micros, Outcome, Place, QueueBounds, Value, What};
+
+pub(super) fn value(count: u32) -> Value {
+    Value { producer: 1, count }
+}
+
+pub(super) fn place(offset: u64) -> Place {
+    Place { topic: 0, queue: 0, offset }
+}
+
+/// A history that is told call by call; times are milliseconds here.
+#[derive(Default)]
+pub(super) struct Scene {
+    pub(super) history: History,
+}
+
+impl Scene {
+    fn call(mut self, client: u32, what: What, (from, to): (u64, u64), outcome: Outcome) -> Self {
+        let call = self.history.invoke(client, what, from * 1000);
+        self.history.complete(call, outcome, to * 1000);
+        self
+    }
+
+    pub(super) fn sent(self, count: u32, offset: u64, during: (u64, u64)) -> Self {
+        let what = What::Send { topic: 0, value: value(count) };
+        self.call(1, what, during, Outcome::Ok(Answer::Sent(place(offset))))
+    }
+
+    pub(super) fn send_failed(self, count: u32, during: (u64, u64)) -> Self {
+        let what = What::Send { topic: 0, value: value(count) };
+        self.call(1, what, during, Outcome::Fail("no".to_owned()))
+    }
+
+    pub(super) fn send_unknown(self, count: u32, during: (u64, u64)) -> Self {
+        let what = What::Send { topic: 0, value: value(count) };
+        self.call(1, what, during, Outcome::Unknown("?".to_owned()))
+    }
+
+    /// Group 0 gets values with their offsets, for a second each.
+    pub(super) fn received(
+        self,
+        messages: &[(u32, u64)],
+        attempt: u32,
+        during: (u64, u64),
+    ) -> Self {
+        let delivery = |(count, offset): &(u32, u64)| Delivery {
+            place: place(*offset),
+            value: Some(value(*count)),
+            attempt,
+        };
+        let answer = Answer::Received(messages.iter().map(delivery).collect());
+        self.receive(during, Outcome::Ok(answer))
+    }
+
+    pub(super) fn received_rubbish(self, offset: u64, during: (u64, u64)) -> Self {
+        let delivery = Delivery { place: place(offset), value: None, attempt: 1 };
+        self.receive(during, Outcome::Ok(Answer::Received(vec![delivery])))
+    }
+
+    pub(super) fn receive(self, during: (u64, u64), outcome: Outcome) -> Self {
+        let invisible: Micros = 1_000_000;
+        self.call(2, What::Receive { group: 0, topic: 0, invisible }, during, outcome)
+    }
+
+    pub(super) fn acked(self, offset: u64, attempt: u32, during: (u64, u64)) -> Self {
+        let what = What::Ack { group: 0, place: place(offset), attempt };
+        self.call(2, what, during, Outcome::Ok(Answer::Done))
+    }
+
+    pub(super) fn held(
+        self,
+        (offset, attempt): (u64, u32),
+        millis: u64,
+        during: (u64, u64),
+    ) -> Self {
+        let invisible = millis * 1000;
+        let what = What::Hold { group: 0, place: place(offset), attempt, invisible };
+        self.call(2, what, during, Outcome::Ok(Answer::Done))
+    }
+
+    pub(super) fn bounds(self, start: u64, end: u64, during: (u64, u64)) -> Self {
+        let bounds = vec![QueueBounds { queue: 0, start, end }];
+        self.call(3, What::Bounds { topic: 0 }, during, Outcome::Ok(Answer::Bounds(bounds)))
+    }
+}
+
+pub(super) fn checks(findings: &super::Findings) -> Vec<&'static str> {
+    findings.violations.iter().map(|violation| violation.check).collect()
+}

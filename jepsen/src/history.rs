@@ -1,0 +1,149 @@
+//! What clients did and what they were told.
+//!
+//! `Ok` took effect. `Fail` certainly had no effect. Everything else is `Unknown`, for ever: a late
+//! effect may still come.
+
+use std::fmt;
+
+/// Microseconds of true time.
+pub(crate) type Micros = u64;
+
+/// A message's body names its sender and the sender's count, so that no two are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Value {
+    pub(crate) producer: u32,
+    pub(crate) count: u32,
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{}.{}", self.producer, self.count)
+    }
+}
+
+/// One queue of one topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Place {
+    pub(crate) topic: u32,
+    pub(crate) queue: u32,
+    pub(crate) offset: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "topic {} queue {} offset {}", self.topic, self.queue, self.offset)
+    }
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    CreateTopic {
+        topic: u32,
+    },
+    /// The same value may be sent again under the same message id.
+    Send {
+        topic: u32,
+        value: Value,
+    },
+    Receive {
+        group: u32,
+        topic: u32,
+        invisible: Micros,
+    },
+    Ack {
+        group: u32,
+        place: Place,
+        attempt: u32,
+    },
+    /// Moves the end of a delivery.
+    Hold {
+        group: u32,
+        place: Place,
+        attempt: u32,
+        invisible: Micros,
+    },
+    /// Where the queues of a topic start and end.
+    Bounds {
+        topic: u32,
+    },
+}
+
+/// One message that a receive was answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    pub(crate) place: Place,
+    /// `None` when the body is not one that was ever made.
+    pub(crate) value: Option<Value>,
+    pub(crate) attempt: u32,
+}
+
+/// One queue's bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueBounds {
+    pub(crate) queue: u32,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Done,
+    Sent(Place),
+    Received(Vec<Delivery>),
+    Bounds(Vec<QueueBounds>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Ok(Answer),
+    Fail(String),
+    Unknown(String),
+}
+
+/// One call of one client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Operation {
+    pub(crate) client: u32,
+    pub(crate) what: What,
+    pub(crate) invoked: Micros,
+    /// `None` while nobody knows, which for a call without an answer is for ever.
+    pub(crate) completed: Option<Micros>,
+    pub(crate) outcome: Outcome,
+}
+
+impl Operation {
+    pub(crate) fn answer(&self) -> Option<&Answer> {
+        match &self.outcome {
+            Outcome::Ok(answer) => Some(answer),
+            Outcome::Fail(_) | Outcome::Unknown(_) => None,
+        }
+    }
+
+    /// When it was over; an open one never is.
+    pub(crate) fn ended(&self) -> Micros {
+        self.completed.unwrap_or(Micros::MAX)
+    }
+}
+
+/// All calls, in the order of their invocation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    pub(crate) operations: Vec<Operation>,
+}
+
+impl History {
+    /// Notes a call before it is made.
+    pub(crate) fn invoke(&mut self, client: u32, what: What, now: Micros) -> usize {
+        let outcome = Outcome::Unknown("no answer yet".to_owned());
+        self.operations.push(Operation { client, what, invoked: now, completed: None, outcome });
+        self.operations.len() - 1
+    }
+
+    pub(crate) fn complete(&mut self, call: usize, outcome: Outcome, now: Micros) {
+        let operation = &mut self.operations[call];
+        assert!(operation.completed.is_none(), "a call has one answer");
+        operation.completed = Some(now);
+        operation.outcome = outcome;
+    }
+}

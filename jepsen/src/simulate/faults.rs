@@ -1,0 +1,162 @@
+//! Makes faults happen, and ends them.
+
+use std::collections::BTreeMap;
+
+use super::net::{HostId, Link, Micros};
+use super::plan::{Class, Fault, Planned, Target};
+use super::run::Cluster;
+
+/// What is going on now.
+pub(super) struct Faults {
+    /// Not begun yet, the next one first.
+    waiting: Vec<Planned>,
+    active: Vec<Active>,
+    base: Link,
+    /// How many of each kind began and had something to act on.
+    pub(super) happened: BTreeMap<Class, u64>,
+}
+
+struct Active {
+    planned: Planned,
+    /// Whom it met.
+    nodes: Vec<HostId>,
+    links: Vec<(HostId, HostId)>,
+}
+
+impl Faults {
+    pub(super) fn new(mut planned: Vec<Planned>, base: Link) -> Self {
+        planned.reverse();
+        Self { waiting: planned, active: Vec::new(), base, happened: BTreeMap::new() }
+    }
+
+    /// Begins and ends what is due.
+    pub(super) fn step(&mut self, cluster: &mut Cluster, now: Micros) {
+        let mut links_changed = false;
+        let (over, active) = std::mem::take(&mut self.active)
+            .into_iter()
+            .partition(|active| active.planned.until <= now);
+        self.active = active;
+        for ended in over {
+            links_changed = true;
+            cluster.trace.note(format_args!("fault over {}", ended.planned));
+            end(cluster, &ended);
+        }
+        while self.waiting.last().is_some_and(|next| next.from <= now) {
+            let Some(planned) = self.waiting.pop() else { break };
+            let nodes = resolve(cluster, &planned.fault);
+            cluster.trace.note(format_args!("fault {planned} meets {nodes:?}"));
+            let active = begin(cluster, planned, nodes);
+            if !active.nodes.is_empty() || !active.links.is_empty() {
+                *self.happened.entry(active.planned.class).or_default() += 1;
+            }
+            links_changed = true;
+            self.active.push(active);
+        }
+        if links_changed {
+            self.set_links(cluster);
+        }
+    }
+
+    /// Ends all of them, and lets none begin any more.
+    pub(super) fn heal(&mut self, cluster: &mut Cluster) {
+        self.waiting.clear();
+        for ended in std::mem::take(&mut self.active) {
+            end(cluster, &ended);
+        }
+        self.set_links(cluster);
+    }
+
+    fn set_links(&self, cluster: &Cluster) {
+        let hosts = cluster.nodes.len() + 1;
+        for from in 0..hosts {
+            for to in 0..hosts {
+                let mut link = self.base;
+                for active in &self.active {
+                    link.cut |= active.links.contains(&(from, to));
+                    match active.planned.fault {
+                        Fault::Delay { most } => link.most = link.most.max(most),
+                        Fault::Loss { per_mille } => link.loss = link.loss.max(per_mille),
+                        _ => {}
+                    }
+                }
+                cluster.world.net.set_link(from, to, |known| *known = link);
+            }
+        }
+    }
+}
+
+fn resolve(cluster: &Cluster, fault: &Fault) -> Vec<HostId> {
+    let target = match fault {
+        Fault::Crash { target, .. }
+        | Fault::Kill { target }
+        | Fault::Pause { target }
+        | Fault::Eio { target, .. }
+        | Fault::Full { target, .. }
+        | Fault::Slow { target, .. }
+        | Fault::Skew { target, .. }
+        | Fault::Rate { target, .. } => *target,
+        Fault::Delay { .. } | Fault::Loss { .. } => Target::Everybody,
+        Fault::Cut { .. } => return Vec::new(),
+    };
+    let all = 0..cluster.nodes.len();
+    let nodes: Vec<HostId> = match target {
+        Target::Node(node) => vec![node],
+        Target::Leader => cluster.leader().into_iter().collect(),
+        Target::Everybody => all.collect(),
+    };
+    nodes.into_iter().filter(|node| cluster.is_up(*node)).collect()
+}
+
+fn begin(cluster: &mut Cluster, planned: Planned, nodes: Vec<HostId>) -> Active {
+    let mut links = Vec::new();
+    for node in &nodes {
+        let disk = cluster.nodes[*node].node.disk.clone();
+        match &planned.fault {
+            Fault::Crash { changes: None, .. } => cluster.crash(*node, planned.until),
+            Fault::Crash { changes: Some(changes), .. } => {
+                disk.sim.stop_after(*changes);
+                cluster.excuse(*node, planned.until);
+            }
+            Fault::Kill { .. } => cluster.kill(*node, planned.until),
+            Fault::Pause { .. } => cluster.world.pause(*node, true),
+            Fault::Eio { sync, after, .. } => {
+                if *sync {
+                    disk.sim.fail_sync_after(*after);
+                } else {
+                    disk.sim.fail_write_after(*after);
+                }
+                cluster.excuse(*node, planned.until);
+            }
+            Fault::Full { room, .. } => {
+                disk.sim.set_capacity(Some(disk.sim.used() + room));
+                cluster.excuse(*node, planned.until);
+            }
+            Fault::Slow { most, .. } => disk.set_slow(Some(*most)),
+            Fault::Skew { millis, .. } => cluster.nodes[*node].node.clock.set_skew(*millis),
+            Fault::Rate { parts_per_million, .. } => {
+                cluster.world.set_rate(*node, *parts_per_million);
+            }
+            Fault::Delay { .. } | Fault::Loss { .. } | Fault::Cut { .. } => {}
+        }
+    }
+    if let Fault::Cut { shape } = &planned.fault {
+        links = shape.links(cluster.nodes.len(), cluster.leader());
+    }
+    Active { planned, nodes, links }
+}
+
+fn end(cluster: &mut Cluster, active: &Active) {
+    for node in &active.nodes {
+        let disk = &cluster.nodes[*node].node.disk;
+        match active.planned.fault {
+            Fault::Pause { .. } => cluster.world.pause(*node, false),
+            Fault::Full { .. } => disk.sim.set_capacity(None),
+            Fault::Slow { .. } => disk.set_slow(None),
+            Fault::Skew { .. } => cluster.nodes[*node].node.clock.set_skew(0),
+            Fault::Rate { .. } => cluster.world.set_rate(*node, 0),
+            // The node comes back by itself, and countdowns end with the life they were set in.
+            Fault::Crash { .. } | Fault::Kill { .. } | Fault::Eio { .. } => {}
+            Fault::Delay { .. } | Fault::Loss { .. } | Fault::Cut { .. } => {}
+        }
+    }
+}

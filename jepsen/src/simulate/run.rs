@@ -1,0 +1,431 @@
+//! One run: the cluster, its clients, the faults, and what came of it.
+//!
+//! Phases: workload and faults; heal, all of it or in some runs only a random quorum's part;
+//! converge; drain; power off and on again; check.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+
+use super::clients::{Clients, Workload};
+use super::disk::NodeDisk;
+use super::faults::Faults;
+use super::net::{HostId, Link, Micros, Net};
+use super::node::{Node, Settings};
+use super::plan::{Class, Planned, plan};
+use super::random::{Random, split};
+use super::trace::Trace;
+use super::watch::Watch;
+use super::world::World;
+use super::{ambient, panics};
+use crate::checkers::deliveries::Clocks;
+use crate::checkers::queue::Drain;
+use crate::checkers::{Findings, Violation, deliveries, log, queue, replicas};
+use crate::history::{Answer, History, Outcome};
+
+const SECOND: Micros = 1_000_000;
+/// A whole group must have found its leader and the same entry within this after the healing.
+const CONVERGE: Micros = 30 * SECOND;
+/// Consumers must have taken everything within this.
+const DRAIN: Micros = 60 * SECOND;
+/// A node that ended with an excuse is started again after this at the latest.
+const START_AGAIN: Micros = 2 * SECOND;
+
+/// What a run is made of, beside its seed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Choice {
+    pub(crate) without: BTreeSet<Class>,
+    /// Single faults that are left out, by number.
+    pub(crate) skip: BTreeSet<usize>,
+}
+
+/// What came of a run.
+pub(crate) struct Report {
+    pub(crate) findings: Findings,
+    pub(crate) planned: Vec<Planned>,
+    pub(crate) happened: BTreeMap<Class, u64>,
+    pub(crate) trace: (u64, u32),
+    pub(crate) simulated: Micros,
+}
+
+/// One node with its program's fate.
+pub(super) struct Seat {
+    pub(super) node: Node,
+    program: Option<JoinHandle<String>>,
+    pub(super) life: u64,
+    /// When it is to be started, while it does not run.
+    starts: Option<Micros>,
+    /// It may end by itself, and is then started at this time.
+    excused: Option<Micros>,
+}
+
+pub(super) struct Cluster {
+    pub(super) world: World,
+    pub(super) nodes: Vec<Seat>,
+    pub(super) trace: Trace,
+    seed: u64,
+    pub(super) violations: Vec<Violation>,
+    /// Lost power with something that was not on the disk.
+    restarts: u64,
+}
+
+impl Cluster {
+    pub(super) fn is_up(&self, node: HostId) -> bool {
+        self.nodes[node].program.is_some()
+    }
+
+    /// Who serves as the leader, of the newest term if there are several.
+    pub(super) fn leader(&self) -> Option<HostId> {
+        let terms = self.nodes.iter().enumerate().filter_map(|(at, seat)| {
+            let replica = seat.node.replica.lock().clone()?;
+            let leadership = *replica.leadership().borrow();
+            leadership.serving.then_some((leadership.term, at))
+        });
+        terms.max().map(|(_, at)| at)
+    }
+
+    fn start(&mut self, node: HostId) {
+        let seat = &mut self.nodes[node];
+        seat.life += 1;
+        seat.starts = None;
+        seat.excused = None;
+        let seed = split(self.seed, &format!("life {} of node {node}", seat.life));
+        self.trace.note(format_args!("node {node} starts, life {}", seat.life));
+        seat.program = Some(self.world.start(node, seat.node.clone().run(seed)));
+    }
+
+    fn end(&mut self, node: HostId, starts: Micros) {
+        let seat = &mut self.nodes[node];
+        *seat.node.replica.lock() = None;
+        seat.program = None;
+        seat.starts = Some(starts);
+        self.restarts += 1;
+        self.world.end(node);
+    }
+
+    /// The power goes.
+    pub(super) fn crash(&mut self, node: HostId, starts: Micros) {
+        self.trace.note(format_args!("node {node} loses power"));
+        self.world.net.power_off(node);
+        let seat = &self.nodes[node];
+        let cut = split(self.seed, &format!("cut of life {} of node {node}", seat.life));
+        seat.node.disk.sim.power_cut(cut);
+        self.end(node, starts);
+    }
+
+    pub(super) fn kill(&mut self, node: HostId, starts: Micros) {
+        self.trace.note(format_args!("node {node} is killed"));
+        self.world.net.kill(node);
+        self.nodes[node].node.disk.sim.kill();
+        self.end(node, starts);
+    }
+
+    /// What the node's disk does next may end it.
+    pub(super) fn excuse(&mut self, node: HostId, starts: Micros) {
+        self.nodes[node].excused = Some(starts);
+    }
+
+    /// Takes note of programs that ended, and starts those that are due.
+    fn tend(&mut self) {
+        let now = self.world.now();
+        for node in 0..self.nodes.len() {
+            let seat = &self.nodes[node];
+            if seat.node.disk.sim.is_stopped() && seat.program.is_some() {
+                let starts = seat.excused.unwrap_or(now + START_AGAIN);
+                self.crash(node, starts.max(now));
+            } else if seat.program.as_ref().is_some_and(JoinHandle::is_finished) {
+                self.ended(node, now);
+            }
+            if self.nodes[node].starts.is_some_and(|starts| starts <= now) {
+                self.start(node);
+            }
+        }
+    }
+
+    fn ended(&mut self, node: HostId, now: Micros) {
+        let seat = &mut self.nodes[node];
+        let Some(program) = seat.program.take() else { return };
+        let reason = futures::FutureExt::now_or_never(program);
+        let reason = match reason {
+            Some(Ok(reason)) => reason,
+            Some(Err(error)) => format!("a panic: {error}"),
+            None => "nothing".to_owned(),
+        };
+        self.trace.note(format_args!("node {node} ended: {reason}"));
+        if seat.excused.is_none() {
+            let what = format!("node {node} at {} ms: {reason}", now / 1000);
+            self.violations.push(Violation { check: "ended-by-itself", what });
+        }
+        let starts = seat.excused.unwrap_or(now + START_AGAIN).max(now + SECOND / 2);
+        self.world.net.kill(node);
+        self.nodes[node].node.disk.sim.kill();
+        self.end(node, starts);
+    }
+}
+
+/// A run under way.
+struct Run {
+    cluster: Cluster,
+    clients: Clients,
+    faults: Faults,
+    watch: Watch,
+    /// Nodes that take part after the healing.
+    core: Vec<HostId>,
+}
+
+impl Run {
+    fn step(&mut self) {
+        let Self { cluster, clients, faults, watch, .. } = self;
+        cluster.world.step();
+        let now = cluster.world.now();
+        clients.set_time(now);
+        cluster.tend();
+        faults.step(cluster, now);
+        watch.look(cluster);
+    }
+
+    fn pass(&mut self, length: Micros) {
+        let until = self.cluster.world.now() + length;
+        while self.cluster.world.now() < until {
+            self.step();
+        }
+    }
+
+    /// Lets time pass until something holds, at most for `length`.
+    fn pass_until(&mut self, length: Micros, holds: impl Fn(&Self) -> bool) -> bool {
+        let until = self.cluster.world.now() + length;
+        while self.cluster.world.now() < until {
+            for _ in 0..25 {
+                self.step();
+            }
+            if holds(self) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Ends all faults. Without `everybody`, only a quorum is healthy from here on.
+    fn heal(&mut self, random: &Random, everybody: bool) {
+        let Self { cluster, faults, core, .. } = self;
+        faults.heal(cluster);
+        let nodes = cluster.nodes.len();
+        *core = if everybody { (0..nodes).collect() } else { random.some(nodes / 2 + 1, nodes) };
+        core.sort_unstable();
+        cluster.trace.note(format_args!("healed: {core:?}"));
+        for node in 0..nodes {
+            let disk = &cluster.nodes[node].node.disk.sim;
+            disk.set_capacity(None);
+            if core.contains(&node) {
+                disk.heal();
+                if !cluster.is_up(node) {
+                    cluster.nodes[node].starts = Some(cluster.world.now());
+                }
+            } else {
+                if cluster.is_up(node) {
+                    cluster.crash(node, Micros::MAX);
+                }
+                cluster.nodes[node].starts = None;
+            }
+        }
+    }
+
+    /// All of the core have applied the same entry, one of them leads, and nothing is under way.
+    fn has_converged(&self) -> bool {
+        let mut applied = BTreeSet::new();
+        for node in &self.core {
+            let Some(replica) = self.cluster.nodes[*node].node.replica.lock().clone() else {
+                return false;
+            };
+            let status = replica.status();
+            if status.applied != status.last || status.applied != status.committed {
+                return false;
+            }
+            applied.insert(status.applied);
+        }
+        applied.len() == 1
+            && self.cluster.leader().is_some_and(|leader| self.core.contains(&leader))
+    }
+
+    fn converge(&mut self, findings: &mut Findings, after: &str) -> bool {
+        if self.pass_until(CONVERGE, Self::has_converged) {
+            return true;
+        }
+        let statuses = self.core.iter().map(|node| {
+            let replica = self.cluster.nodes[*node].node.replica.lock().clone();
+            replica.map(|replica| replica.status())
+        });
+        let statuses: Vec<_> = statuses.collect();
+        let what = format!("{after}: within {} s: {statuses:?}", CONVERGE / SECOND);
+        findings.violated("converge", what);
+        false
+    }
+
+    /// What the replicas hold, and whether they agree.
+    fn compare(&self, drained: bool) -> Findings {
+        let looks: Vec<_> = self
+            .core
+            .iter()
+            .filter_map(|node| super::watch::content(&self.cluster.nodes[*node].node, *node))
+            .collect();
+        replicas::check(&self.clients.history(), &looks, drained)
+    }
+}
+
+/// Runs one seed. Call it on a thread of its own, in a process of its own.
+pub(crate) fn run(seed: u64, choice: &Choice, trace: Option<&Path>) -> std::io::Result<Report> {
+    ambient::seed(split(seed, "ambient"));
+    let trace = Trace::new(trace)?;
+    let shape = Random::new(seed, "shape");
+    let nodes = *shape.pick(&[3, 3, 3, 5]);
+    let early = shape.percent(25);
+    let faulty = shape.between(8, 16) * SECOND;
+    let begins = if early { SECOND / 5 } else { 3 * SECOND };
+    let mut planned = plan(seed, nodes, (begins, begins + faulty), &choice.without);
+    planned.retain(|planned| !choice.skip.contains(&planned.number));
+    let run = set_up(seed, nodes, &shape, &planned, &trace);
+    let everybody = !shape.percent(25);
+    let (findings, happened, simulated) = tell(run, (seed, begins + faulty, everybody), &planned);
+    Ok(Report { findings, planned, happened, trace: trace.sum(), simulated })
+}
+
+fn set_up(seed: u64, nodes: usize, shape: &Random, planned: &[Planned], trace: &Trace) -> Run {
+    let workload = Workload {
+        topics: u32::try_from(shape.between(1, 3)).unwrap_or(1),
+        queues: u32::try_from(shape.between(1, 5)).unwrap_or(1),
+        groups: 2,
+        producers: 3,
+        consumers_per_group: 2,
+        send_pause_millis: *shape.pick(&[20, 60, 200]),
+        body_max: *shape.pick(&[40, 400, 2_000]),
+        invisible_millis: *shape.pick(&[500, 2_000, 5_000]),
+    };
+    let settings = Settings {
+        nodes,
+        segment_bytes: *shape.pick(&[4 << 10, 16 << 10, 64 << 10]),
+        spare: shape.percent(60),
+        checkpoint_bytes: *shape.pick(&[8 << 10, 32 << 10, 128 << 10]),
+    };
+    trace.note(format_args!("seed {seed}, {settings:?}, {workload:?}"));
+    let base = Link { cut: false, least: super::world::STEP, most: 4_000, loss: 0 };
+    let net = Net::new(nodes + 1, base, Random::new(seed, "network"), trace.clone());
+    let world = World::new(nodes + 1, net.clone(), trace.clone());
+    let seat = |host| Seat {
+        node: Node {
+            host,
+            disk: Arc::new(NodeDisk::new(host, seed, trace.clone())),
+            clock: world.clock(host),
+            net: net.clone(),
+            settings: settings.clone(),
+            replica: Arc::new(Mutex::new(None)),
+        },
+        program: None,
+        life: 0,
+        starts: Some(0),
+        excused: None,
+    };
+    let seats = (0..nodes).map(seat).collect();
+    let clients = Clients::new((net, nodes), nodes, seed, workload, trace.clone());
+    let mut cluster = Cluster {
+        world,
+        nodes: seats,
+        trace: trace.clone(),
+        seed,
+        violations: Vec::new(),
+        restarts: 0,
+    };
+    drop(cluster.world.start(nodes, clients.clone().run()));
+    let faults = Faults::new(planned.to_vec(), base);
+    Run { cluster, clients, faults, watch: Watch::new(nodes), core: (0..nodes).collect() }
+}
+
+/// The phases.
+fn tell(
+    mut run: Run,
+    (seed, faulty, everybody): (u64, Micros, bool),
+    planned: &[Planned],
+) -> (Findings, BTreeMap<Class, u64>, Micros) {
+    let random = Random::new(seed, "healing");
+    let mut findings = Findings::default();
+    run.pass(faulty);
+    run.heal(&random, everybody);
+    run.pass(3 * SECOND);
+    run.clients.be_quiet();
+    let converged = run.converge(&mut findings, "after the faults");
+    run.clients.drain();
+    let drained = converged && run.pass_until(DRAIN, |run| run.clients.is_drained(40));
+    if !drained && converged {
+        findings.unknown.push("the drain did not come to its end".to_owned());
+    }
+    let drain = if drained { Drain::Complete } else { Drain::Cut };
+    if run.converge(&mut findings, "after the drain") {
+        findings.merge(run.compare(drained));
+        if random.percent(60) {
+            let now = run.cluster.world.now();
+            for node in run.core.clone() {
+                run.cluster.crash(node, now + SECOND / 2);
+            }
+            if run.converge(&mut findings, "after a power cut of all") {
+                findings.merge(run.compare(drained));
+            }
+        }
+    }
+    let simulated = run.cluster.world.now();
+    let history = run.clients.history();
+    let disturbed = planned
+        .iter()
+        .any(|planned| matches!(planned.class, Class::Skew | Class::Rate | Class::Pause));
+    findings.merge(queue::check(&history, &[0, 1], drain, |_| true));
+    findings.merge(log::check(&history));
+    findings.merge(deliveries::check(&history, Clocks { disturbed }));
+    findings.violations.extend(run.watch.raft.violations.iter().cloned());
+    findings.violations.append(&mut run.cluster.violations);
+    for panic in panics::seen() {
+        findings.violated("panic", panic);
+    }
+    cover(&history, &run, planned, &mut findings);
+    (findings, run.faults.happened, simulated)
+}
+
+/// A run that did too little proves nothing.
+fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findings) {
+    let mut good: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let kinds = ["sends", "receives", "empty receives", "looks"];
+    for operation in &history.operations {
+        let kind = match &operation.outcome {
+            Outcome::Ok(Answer::Sent(_)) => "sends",
+            Outcome::Ok(Answer::Received(messages)) if messages.is_empty() => "empty receives",
+            Outcome::Ok(Answer::Received(_)) => "receives",
+            Outcome::Ok(Answer::Bounds(_)) => "looks",
+            Outcome::Ok(Answer::Done) => "others",
+            Outcome::Fail(_) => "failed",
+            Outcome::Unknown(_) => "unknown",
+        };
+        *good.entry(kind).or_default() += 1;
+    }
+    for kind in kinds {
+        if !good.contains_key(kind) {
+            findings.unknown.push(format!("no call among {kind} went well"));
+        }
+    }
+    for (kind, count) in good {
+        findings.count(kind, count);
+    }
+    let classes: BTreeSet<Class> = planned.iter().map(|planned| planned.class).collect();
+    for class in classes {
+        if !run.faults.happened.contains_key(&class) {
+            findings.unknown.push(format!("no fault of the kind {class} met anybody"));
+        }
+    }
+    let net = run.cluster.world.net.counts();
+    findings.count("segments", net.segments);
+    findings.count("segments lost", net.lost);
+    findings.count("segments held", net.held);
+    findings.count("resets", net.resets);
+    findings.count("restarts", run.cluster.restarts);
+    findings.count("terms", run.watch.raft.terms);
+    findings.count("entries", run.watch.raft.last_committed().map_or(0, |last| last + 1));
+}

@@ -1,0 +1,169 @@
+//! The leader's part of retention: it decides how far the log's front may move, and takes the
+//! steps to it. The stamps of entries decide, compared with the leader's clock (rule R25 bounds it).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::timeout;
+
+use crate::base::{LogIndex, LogPosition, Millis, TopicId, UtcMillis};
+use crate::broker::Replica;
+use crate::command::{Command, Relocation, Reply, Retention, Trim, Unit};
+use crate::commit_log::ReadError;
+use crate::machine::{Front, Mark, State};
+
+/// How often the leader looks whether something has become old.
+const LOOK: Duration = Duration::from_secs(1);
+/// Bytes of records that one entry writes again, unless one alone has more.
+const RELOCATE_BYTES: usize = 1 << 20;
+
+/// What this leader has trimmed, so that it does not ask for the same again.
+type Trimmed = BTreeMap<TopicId, LogIndex>;
+
+/// Runs until dropped.
+pub(super) async fn keep(replica: &Replica) {
+    let mut trimmed = Trimmed::new();
+    loop {
+        if replica.serving() {
+            step(replica, &mut trimmed).await;
+        } else {
+            trimmed.clear();
+        }
+        count_expired(replica);
+        let mut leadership = replica.group.leadership();
+        // Both ends of the wait mean the same: look again.
+        drop(timeout(LOOK, leadership.changed()).await);
+    }
+}
+
+/// What groups lost is told once, by name.
+fn count_expired(replica: &Replica) {
+    let expired = std::mem::take(&mut *replica.expired.lock());
+    for ((group, topic), count) in expired {
+        let names = replica.group.read(|state| {
+            let (group, topic) = (state.group_by_id(group)?, state.topic_by_id(topic)?);
+            Some((group.name.clone(), topic.name.clone()))
+        });
+        let Some((group, topic)) = names else { continue };
+        crate::metrics::EXPIRED_MESSAGES.add([topic.as_str(), group.as_str()], count);
+        if replica.serving() {
+            tracing::warn!(
+                %topic, %group, count,
+                "retention took messages that the group had not consumed; it goes on at the least \
+                 offset"
+            );
+        }
+    }
+}
+
+/// What is to be done next.
+enum Next {
+    Nothing,
+    Propose(Command),
+    Relocate(Vec<(LogPosition, Unit)>),
+}
+
+async fn step(replica: &Replica, trimmed: &mut Trimmed) {
+    while replica.serving() {
+        let now = replica.env.clock.wall();
+        let next = replica.group.read(|state| next(state, replica.options.retention, now, trimmed));
+        let command = match next {
+            Next::Nothing => return,
+            Next::Propose(command) => command,
+            Next::Relocate(needed) => match relocation(replica, needed) {
+                Some(command) => command,
+                None => return,
+            },
+        };
+        let trim = match &command {
+            Command::Trim(trim) => Some(*trim),
+            _ => None,
+        };
+        match replica.group.propose(command, replica.default_deadline()).await {
+            Ok(Reply::Done) => {}
+            // Looked at anew in the next round, on the state as it is then.
+            Ok(reply) => return tracing::debug!(?reply, "retention pauses"),
+            Err(error) => return tracing::debug!(%error, "retention pauses"),
+        }
+        if let Some(Trim { topic, mark }) = trim {
+            trimmed.insert(topic, mark);
+        }
+    }
+}
+
+fn next(state: &State, wanted: Retention, now: UtcMillis, trimmed: &Trimmed) -> Next {
+    if state.retention() != Some(wanted) {
+        return Next::Propose(Command::Retain(wanted));
+    }
+    if let Some(trim) = trim(state, now, trimmed) {
+        return Next::Propose(Command::Trim(trim));
+    }
+    let (intent, floor) = (state.purge_intent(), state.floor());
+    if let Some(mark) = front(state, wanted, now).filter(|mark| behind(*mark, intent)) {
+        return Next::Propose(Command::PurgeIntent { mark });
+    }
+    let Some(intent) = intent.filter(|intent| behind(intent.index, floor)) else {
+        return Next::Nothing;
+    };
+    let mut bytes = 0;
+    let fits = |(_, unit): &(LogPosition, Unit)| {
+        let first = bytes == 0;
+        bytes += unit.size as usize;
+        first || bytes <= RELOCATE_BYTES
+    };
+    let needed: Vec<_> = state.to_relocate().take_while(fits).collect();
+    if needed.is_empty() {
+        return Next::Propose(Command::PurgeTo { mark: intent.index });
+    }
+    Next::Relocate(needed)
+}
+
+fn behind(mark: LogIndex, front: Option<Front>) -> bool {
+    front.is_none_or(|front| front.index < mark)
+}
+
+/// The newest mark that is older than what is kept.
+fn front(state: &State, kept: Retention, now: UtcMillis) -> Option<LogIndex> {
+    let old = |mark: &&Mark| is_old(mark, kept.time, now);
+    let by_time = state.marks().take_while(old).last().map(|mark| mark.index);
+    let end = state.log_end();
+    let start = state.floor().map(|floor| floor.end).unwrap_or_default();
+    let too_much = kept.bytes > 0 && end.since(start) > kept.bytes;
+    let enough = |mark: &&Mark| end.since(mark.end) <= kept.bytes;
+    let by_bytes = state.marks().find(enough).filter(|_| too_much).map(|mark| mark.index);
+    by_time.max(by_bytes)
+}
+
+/// 0 keeps for ever.
+fn is_old(mark: &Mark, kept: Millis, now: UtcMillis) -> bool {
+    kept != Millis::ZERO && mark.stamp.plus(kept) <= now
+}
+
+fn trim(state: &State, now: UtcMillis, trimmed: &Trimmed) -> Option<Trim> {
+    let due = |topic: &crate::machine::Topic| {
+        let kept = topic.keep?;
+        let mark = state.marks().take_while(|mark| is_old(mark, kept, now)).last()?.index;
+        let fresh = trimmed.get(&topic.id).is_none_or(|before| *before < mark);
+        fresh.then_some(Trim { topic: topic.id, mark })
+    };
+    state.kept_topics().find_map(due)
+}
+
+/// The records, read where they lie now. `None` when the log cannot be read, which ends the node.
+fn relocation(replica: &Replica, needed: Vec<(LogPosition, Unit)>) -> Option<Command> {
+    let mut relocations = Vec::with_capacity(needed.len());
+    for (original, unit) in needed {
+        let record: Bytes = match replica.group.log().read_record(unit.position, unit.size) {
+            Ok(record) => record,
+            // Only a leader that lost its place can meet a log that went on without it.
+            Err(ReadError::PurgedPosition { .. }) if !replica.serving() => return None,
+            Err(error) => {
+                replica.group.storage_failed(&error);
+                return None;
+            }
+        };
+        relocations.push(Relocation { original, record, record_at: 0 });
+    }
+    Some(Command::Relocate(relocations))
+}
