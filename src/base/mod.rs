@@ -3,12 +3,14 @@
 //! Promises: every value that exists is valid, and no two number lines mix.
 //! Never: I/O, clocks, or knowledge of any other room.
 
+mod durability;
 mod ids;
 mod name;
 mod offset;
 mod size;
 mod time;
 
+pub use durability::{Durability, DurabilityError};
 pub use ids::{BrokerGroupId, CheckoutId, ClusterId, GroupId, NodeId, QueueId, TopicId};
 pub use name::{
     BrokerGroupName, ClientId, GROUP_NAME_MAX, GroupName, NameError, TOPIC_NAME_MAX, TopicName,

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::broker::api::ClientKind;
+use crate::broker::members::encode_step;
 use crate::broker::remote::{Declined, Question, encode_parcels, encode_watched};
 use crate::broker::{Gone, Replica};
 use crate::filter::TagFilter;
@@ -44,6 +45,8 @@ impl Replica {
                 }
                 Bytes::new()
             }
+            Ok(Question::Members(change)) => encode_step(&self.advance(&change).await),
+            Ok(Question::LeadBy(to)) => encode_step(&self.hand_to(to).await),
             Err(error) => encode_parcels(&Err(unreadable(&error))),
         }
     }

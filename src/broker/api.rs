@@ -5,10 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::base::{
-    BrokerGroupName, ClientId, GroupId, GroupName, LogIndex, Millis, NodeId, QueueId, QueueOffset,
-    TopicId, TopicName, UtcMillis,
+    BrokerGroupName, ClientId, Durability, GroupId, GroupName, LogIndex, Millis, NodeId, QueueId,
+    QueueOffset, TopicId, TopicName, UtcMillis,
 };
 use crate::message::{Message, MessageKind};
+use crate::raft::Member;
 
 /// Messages of one request. They share a topic; the protocol has checked that.
 #[derive(Clone, Debug)]
@@ -197,10 +198,54 @@ pub struct GroupTopic {
     pub expired: u64,
 }
 
+/// A change of who belongs to the broker groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MembersChange {
+    Add(Member),
+    Remove(NodeId),
+    /// The new one comes, catches up, and takes the old one's place in one step.
+    Replace {
+        old: NodeId,
+        new: Member,
+    },
+}
+
+/// How far one broker group is with a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MembersStep {
+    pub broker_group: BrokerGroupName,
+    pub outcome: StepOutcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepOutcome {
+    /// Nothing is left to do.
+    Done(String),
+    /// Something was done or is under way; ask again.
+    Waiting(String),
+    /// Ask again in a while: a learner is on its way.
+    CatchingUp(CatchUp),
+    Refused(String),
+}
+
+/// A learner on its way to being a voter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CatchUp {
+    pub node: NodeId,
+    /// The last entry that it has applied, if it could be asked.
+    pub has: Option<LogIndex>,
+    /// The entry that it must have applied, and have on its disk, before it votes.
+    pub goal: LogIndex,
+    /// Bytes from its end of the log to the leader's.
+    pub bytes_left: Option<u64>,
+}
+
 /// A broker group and its replicas, compared at one log index where they can be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupStatus {
     pub group: BrokerGroupName,
+    /// What an OK stands for.
+    pub durability: Durability,
     /// The entry at which the state hashes were taken; `None` when no leader could be asked.
     pub audit: Option<LogIndex>,
     pub nodes: Vec<NodeStatus>,
@@ -211,10 +256,18 @@ pub struct NodeStatus {
     pub node: NodeId,
     /// `leader`, `follower`, `candidate`, `learner` or `unreachable`.
     pub role: String,
+    /// Its vote counts; a learner's does not.
+    pub voter: bool,
     pub term: u64,
+    /// The first entry that is still in its log.
+    pub first: Option<u64>,
+    /// The entry up to which the log has left, which is the same on all once they have applied it.
+    pub floor: Option<u64>,
     pub last: Option<u64>,
     pub committed: Option<u64>,
     pub applied: Option<u64>,
+    /// Entries that it has to apply, and bytes that its log lacks, to be where the leader is.
+    pub behind: Option<(u64, u64)>,
     /// Of everything that replicas must agree on, at the audit's index.
     pub state_hash: Option<u64>,
     /// Of every queue unit, at the audit's index; `None` too when an entry came right after it.

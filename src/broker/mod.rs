@@ -20,6 +20,7 @@ mod gone;
 mod groups;
 mod handle;
 mod lane;
+mod members;
 mod propose;
 mod pulse;
 mod receive;
@@ -34,9 +35,10 @@ mod waiters;
 mod watch;
 
 pub use api::{
-    AckRequest, Assignment, BrokerNode, ClientKind, Delivered, GroupInfo, GroupPart, GroupStatus,
-    GroupTopic, HoldRequest, NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route,
-    SendRequest, Sent, TopicInfo, TopicPart,
+    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, Delivered, GroupInfo, GroupPart,
+    GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep, NewGroup, NewTopic,
+    NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent, StepOutcome, TopicInfo,
+    TopicPart,
 };
 pub use error::{
     AckError, BadHandle, DiskFull, GroupError, HoldError, KindConflict, KindNotYet, LimitError,
@@ -61,6 +63,7 @@ use crate::broker::waiters::Waiters;
 use crate::command::Retention;
 use crate::machine::Effect;
 use crate::raft::EffectSink;
+pub use crate::raft::Member;
 
 /// The first byte of a peer request that is for a broker; `node` dispatches on it.
 pub const ASKED_OF_BROKER: u8 = 0x01;

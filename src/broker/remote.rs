@@ -3,9 +3,10 @@
 use bytes::Bytes;
 
 use crate::base::{
-    ClientId, GroupName, LogIndex, Millis, QueueId, QueueOffset, TopicName, UtcMillis,
+    ClientId, GroupName, LogIndex, Millis, NodeId, QueueId, QueueOffset, TopicName, UtcMillis,
 };
-use crate::broker::api::ReceiveRequest;
+use crate::broker::api::{MembersChange, ReceiveRequest};
+use crate::broker::members::{read_change, write_change};
 use crate::command::{Coded, CommandError, Reader, Writer};
 
 /// What may be asked. The numbers are part of the peer protocol.
@@ -19,6 +20,10 @@ pub(super) enum Question {
     Status { at_least: Option<LogIndex>, units: bool },
     /// To the leader: consumers that live on the asking node.
     Seen { consumers: Vec<ClientId> },
+    /// To the leader: one step of a change of members.
+    Members(MembersChange),
+    /// To the leader: hand over to this node.
+    LeadBy(NodeId),
 }
 
 /// One message as it travels between nodes: the record as stored, and what delivery adds.
@@ -54,6 +59,8 @@ const RECEIVE: u8 = 1;
 const STATUS: u8 = 2;
 const SEEN: u8 = 3;
 const WATCH: u8 = 4;
+const MEMBERS: u8 = 5;
+const LEAD_BY: u8 = 6;
 
 impl Question {
     pub(super) fn encode(&self) -> Bytes {
@@ -76,6 +83,14 @@ impl Question {
                 writer.u8(SEEN);
                 writer.list(consumers, |writer, id| writer.string(id.as_str()));
             }
+            Self::Members(change) => {
+                writer.u8(MEMBERS);
+                write_change(&mut writer, change);
+            }
+            Self::LeadBy(node) => {
+                writer.u8(LEAD_BY);
+                writer.u64(node.get());
+            }
         }
         writer.finish()
     }
@@ -90,6 +105,8 @@ impl Question {
                 units: reader.bool()?,
             },
             SEEN => Self::Seen { consumers: reader.list(ClientId::read)? },
+            MEMBERS => Self::Members(read_change(&mut reader)?),
+            LEAD_BY => Self::LeadBy(NodeId::new(reader.u64()?)),
             found => return Err(CommandError::Kind { what: "a peer's question", found }),
         };
         reader.end()?;

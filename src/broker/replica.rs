@@ -17,6 +17,7 @@ use crate::broker::api::ClientKind;
 use crate::broker::clients::Clients;
 use crate::broker::desk::Desks;
 use crate::broker::lane::{self, Lane};
+use crate::broker::members::Goals;
 use crate::broker::pulse::Pulse;
 use crate::broker::subscriptions::Subscriptions;
 use crate::broker::waiters::Waiters;
@@ -49,6 +50,7 @@ pub struct Inner {
     pub(super) turn: AtomicU32,
     /// The secret of receipt handles, once it was read from the state.
     handle_key: Mutex<Option<[u8; 32]>>,
+    pub(super) goals: Goals,
     pub(super) pulse: Arc<Notify>,
     pub(super) expired: Arc<Mutex<BTreeMap<(GroupId, TopicId), u64>>>,
 }
@@ -84,6 +86,7 @@ impl Replica {
             subscriptions: Subscriptions::default(),
             turn: AtomicU32::new(0),
             handle_key: Mutex::new(None),
+            goals: Goals::default(),
             pulse: bell.pulse.clone(),
             expired: bell.expired.clone(),
         }));

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::base::{LogIndex, Millis, NodeId};
+use crate::base::{LogIndex, LogPosition, Millis, NodeId};
 use crate::broker::Replica;
 use crate::broker::api::{GroupStatus, NodeStatus};
 use crate::broker::remote::Question;
@@ -22,12 +22,25 @@ const PEER_TIMEOUT: Millis = Millis::from_secs(3);
 pub(super) struct OwnStatus {
     role: String,
     term: u64,
+    first: Option<u64>,
     last: Option<u64>,
+    /// Where its log ends, in bytes.
+    end: u64,
+    /// The entry up to which the log has left, by its state.
+    floor: Option<u64>,
     committed: Option<u64>,
     applied: Option<u64>,
     /// The newest audit entry it applied, and the state hash there.
     audit: Option<(u64, u64)>,
     units_hash: Option<u64>,
+}
+
+/// How far a learner is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reached {
+    pub(super) applied: Option<LogIndex>,
+    pub(super) end: LogPosition,
+    pub(super) floor: Option<LogIndex>,
 }
 
 impl Replica {
@@ -40,8 +53,18 @@ impl Replica {
             _ => None,
         };
         let members = self.group.members();
-        let nodes = join_all(members.iter().map(|member| self.member_status(member, audit, units)));
-        GroupStatus { group: self.name.clone(), audit, nodes: nodes.await }
+        let asked = members.iter().map(|member| self.member_status(member, audit, units));
+        let mut told = join_all(asked).await;
+        let front = told.iter().find(|(node, _)| node.role == "leader");
+        if let Some((last, end)) = front.map(|(node, end)| (node.last, *end)) {
+            for (node, its_end) in &mut told {
+                let entries = last.zip(node.applied).map(|(last, has)| last.saturating_sub(has));
+                node.behind = entries.map(|entries| (entries, end.saturating_sub(*its_end)));
+            }
+        }
+        let nodes = told.into_iter().map(|(node, _)| node).collect();
+        let durability = self.group.durability();
+        GroupStatus { group: self.name.clone(), durability, audit, nodes }
     }
 }
 
@@ -51,7 +74,8 @@ impl Inner {
         member: &Member,
         audit: Option<LogIndex>,
         units: bool,
-    ) -> NodeStatus {
+    ) -> (NodeStatus, u64) {
+        let voter = self.group.is_voter(member.node);
         let own = if member.node == self.node() {
             Ok(self.own_status(audit, units).await)
         } else {
@@ -60,32 +84,36 @@ impl Inner {
         match own {
             Ok(own) => {
                 let same_index = |(index, _): &(u64, u64)| Some(LogIndex::new(*index)) == audit;
-                NodeStatus {
+                let status = NodeStatus {
                     node: member.node,
                     role: own.role,
+                    voter,
                     term: own.term,
+                    first: own.first,
+                    floor: own.floor,
                     last: own.last,
                     committed: own.committed,
                     applied: own.applied,
+                    behind: None,
                     state_hash: own.audit.filter(same_index).map(|(_, hash)| hash),
                     units_hash: own.units_hash,
                     grpc: member.grpc.clone(),
                     error: None,
-                }
+                };
+                (status, own.end)
             }
-            Err(error) => NodeStatus {
-                node: member.node,
-                role: "unreachable".into(),
-                term: 0,
-                last: None,
-                committed: None,
-                applied: None,
-                state_hash: None,
-                units_hash: None,
-                grpc: member.grpc.clone(),
-                error: Some(error),
-            },
+            Err(error) => (unreachable(member, voter, error), 0),
         }
+    }
+
+    /// How far a node is, if it can be asked.
+    pub(super) async fn reached_by(&self, node: NodeId) -> Option<Reached> {
+        let own = self.peer_status(node, None, false).await.ok()?;
+        Some(Reached {
+            applied: own.applied.map(LogIndex::new),
+            end: LogPosition::new(own.end),
+            floor: own.floor.map(LogIndex::new),
+        })
     }
 
     async fn peer_status(
@@ -105,12 +133,12 @@ impl Inner {
             // One that stays behind answers with what it has.
             self.group.wait_applied(index, Instant::now() + CATCH_UP.duration()).await;
         }
-        let status = self.group.status();
-        let (audit, units_hash) = self.group.read(|state| {
+        let (status, bounds) = (self.group.status(), self.group.log().bounds());
+        let (audit, floor, units_hash) = self.group.read(|state| {
             // Units are hashed as they are now, which can be compared only if nothing came since.
             let at_audit = state.applied().map(|(index, _)| index) == at_least;
             let hash = (units && at_audit).then(|| state.units_hash()).transpose();
-            (state.audit(), hash)
+            (state.audit(), state.floor(), hash)
         });
         let units_hash = units_hash.unwrap_or_else(|error| {
             self.group.units_failed(&error);
@@ -119,12 +147,34 @@ impl Inner {
         OwnStatus {
             role: status.role.name().to_owned(),
             term: status.term.get(),
+            first: bounds.first.map(LogIndex::get),
             last: status.last.map(LogIndex::get),
+            end: bounds.end.get(),
+            floor: floor.map(|front| front.index.get()),
             committed: status.committed.map(LogIndex::get),
             applied: status.applied.map(LogIndex::get),
             audit: audit.map(|(index, hash)| (index.get(), hash)),
             units_hash,
         }
+    }
+}
+
+fn unreachable(member: &Member, voter: bool, error: String) -> NodeStatus {
+    NodeStatus {
+        node: member.node,
+        role: "unreachable".into(),
+        voter,
+        term: 0,
+        first: None,
+        floor: None,
+        last: None,
+        committed: None,
+        applied: None,
+        behind: None,
+        state_hash: None,
+        units_hash: None,
+        grpc: member.grpc.clone(),
+        error: Some(error),
     }
 }
 
@@ -134,7 +184,10 @@ impl OwnStatus {
         let mut writer = Writer::new();
         writer.string(&self.role);
         writer.u64(self.term);
+        writer.option(self.first.as_ref(), number);
         writer.option(self.last.as_ref(), number);
+        writer.u64(self.end);
+        writer.option(self.floor.as_ref(), number);
         writer.option(self.committed.as_ref(), number);
         writer.option(self.applied.as_ref(), number);
         writer.option(self.audit.as_ref(), |writer, (index, hash)| {
@@ -150,7 +203,10 @@ impl OwnStatus {
         let own = Self {
             role: reader.string()?,
             term: reader.u64()?,
+            first: reader.option(Reader::u64)?,
             last: reader.option(Reader::u64)?,
+            end: reader.u64()?,
+            floor: reader.option(Reader::u64)?,
             committed: reader.option(Reader::u64)?,
             applied: reader.option(Reader::u64)?,
             audit: reader.option(|reader| Ok((reader.u64()?, reader.u64()?)))?,
@@ -170,7 +226,10 @@ mod tests {
         let own = OwnStatus {
             role: "follower".into(),
             term: 3,
+            first: Some(2),
             last: Some(9),
+            end: 4_711,
+            floor: Some(1),
             committed: Some(8),
             applied: None,
             audit: Some((7, 0xfeed)),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::client::ClientError;
 use crate::config::{ConfigError, OverlayError};
@@ -28,6 +29,13 @@ pub(super) enum Failure {
     Up(#[from] UpError),
     #[error(transparent)]
     Inspect(#[from] InspectError),
+    #[error("{broker_group}: {why}")]
+    MembersRefused { broker_group: String, why: String },
+    #[error(
+        "not done after {after:?}: {at}. What was reached stays (a learner that has not caught up \
+         stays a learner); the same command goes on from there"
+    )]
+    MembersLate { after: Duration, at: String },
     #[error("no request was answered within {seconds} s: {last}")]
     NothingMeasured { seconds: u64, last: String },
     #[error("cannot measure the disk of {}: {source}", path.display())]

@@ -13,6 +13,7 @@ mod config;
 mod failure;
 mod group;
 mod inspect;
+mod members;
 mod message;
 mod output;
 mod pages;
@@ -60,7 +61,7 @@ enum Command {
     /// Send and receive messages.
     #[command(subcommand)]
     Message(message::Message),
-    /// Ask about the cluster.
+    /// Ask about the cluster; add, remove and replace nodes.
     #[command(subcommand)]
     Cluster(cluster::Cluster),
     /// Measure: throughput and latency, next to what the disk can do.
@@ -157,6 +158,11 @@ mod tests {
             "message send --topic t --body-file f",
             "message receive --topic t --group g --filter a||b --max 10 --ack --wait 3s",
             "cluster status --output json",
+            "cluster add-node --node 4 --peer h:1 --grpc h:2",
+            "cluster remove-node --node 1 --timeout 1m",
+            "cluster replace-node --old 1 --new 4 --peer h:1 --grpc h:2",
+            "cluster transfer-leader --broker-group g --to 2",
+            "up --durability majority-memory",
             "bench produce --size 1024 --in-flight 256 --batch 16 --seconds 5 --data d --output json",
             "bench consume --topic t --prefill 0",
             "bench e2e --endpoint h:1 --stay",

@@ -1,5 +1,7 @@
 //! Calls of `raftmq.v1.Admin`.
 
+use std::time::Duration;
+
 use futures::{Stream, StreamExt};
 
 use crate::base::{GroupName, TopicName};
@@ -7,13 +9,15 @@ use crate::wire::raftmq as v1;
 
 use super::error::ClientError;
 use super::values::{
-    BrokerGroupStatus, GroupInfo, GroupPart, GroupTopic, NodeStatus, Page, QueueInfo, TopicInfo,
-    TopicPart, TopicShape,
+    BrokerGroupStatus, GroupInfo, GroupPart, GroupTopic, MembersChange, MembersStep, NewMember,
+    NodeStatus, Page, QueueInfo, TopicInfo, TopicPart, TopicShape,
 };
 use super::{CALL_TIMEOUT, Client};
 
 /// Creations under way at a time. Each is one entry of the log; together they share its syncs.
 const CREATIONS: usize = 64;
+/// A step waits for a leader, asks it, and waits until its entry is committed.
+const STEP_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Client {
     /// Creates a topic; `queues` 0 and no kinds stand for the broker's own choice, no broker groups
@@ -123,6 +127,62 @@ impl Client {
     }
 }
 
+impl Client {
+    /// One step towards another set of nodes; to be repeated until all broker groups are done.
+    pub async fn change_members(
+        &self,
+        change: &MembersChange,
+    ) -> Result<Vec<MembersStep>, ClientError> {
+        use v1::change_members_request::Change;
+        let member = |member: &NewMember| v1::Member {
+            node: member.node,
+            peer: member.peer.clone(),
+            grpc: member.grpc.clone(),
+        };
+        let change = match change {
+            MembersChange::Add(new) => Change::Add(member(new)),
+            MembersChange::Remove(node) => Change::Remove(*node),
+            MembersChange::Replace { old, new } => {
+                Change::Replace(v1::Replacement { old: *old, new: Some(member(new)) })
+            }
+        };
+        let request = v1::ChangeMembersRequest { change: Some(change) };
+        let answer = self.admin().change_members(self.request(request, STEP_TIMEOUT)).await?;
+        Ok(answer.into_inner().steps.into_iter().map(step).collect())
+    }
+
+    /// One attempt to hand the leadership of these broker groups, or of all, to a node.
+    pub async fn transfer_leader(
+        &self,
+        to: u64,
+        broker_groups: &[String],
+    ) -> Result<Vec<MembersStep>, ClientError> {
+        let broker_groups = broker_groups.to_vec();
+        let request = v1::TransferLeadershipRequest { to, broker_groups };
+        let answer = self.admin().transfer_leader(self.request(request, STEP_TIMEOUT)).await?;
+        Ok(answer.into_inner().steps.into_iter().map(step).collect())
+    }
+}
+
+fn step(step: v1::MembersStep) -> MembersStep {
+    use v1::members_step::State;
+    let state = match step.state() {
+        State::Done => "done",
+        State::Refused => "refused",
+        State::CatchingUp => "catching-up",
+        State::Waiting | State::Unspecified => "waiting",
+    };
+    let catching_up = step.state() == State::CatchingUp;
+    MembersStep {
+        broker_group: step.broker_group,
+        state,
+        text: step.text,
+        has: step.has.filter(|_| catching_up),
+        goal: catching_up.then_some(step.goal),
+        bytes_left: step.bytes_left,
+    }
+}
+
 fn topic(topic: v1::Topic) -> TopicInfo {
     let queue =
         |queue: v1::Queue| QueueInfo { queue: queue.queue, start: queue.start, end: queue.end };
@@ -166,6 +226,7 @@ fn broker_group(group: v1::BrokerGroup) -> BrokerGroupStatus {
     BrokerGroupStatus {
         group: group.group,
         audit_index: group.audit_index,
+        durability: group.durability,
         nodes: group.nodes.into_iter().map(node).collect(),
     }
 }
@@ -175,10 +236,15 @@ fn node(node: v1::Node) -> NodeStatus {
     NodeStatus {
         node: node.node,
         role: node.role,
+        voter: node.voter,
         term: node.term,
+        first: node.first,
+        floor: node.floor,
         last: node.last,
         committed: node.committed,
         applied: node.applied,
+        behind_entries: node.behind_entries,
+        behind_bytes: node.behind_bytes,
         state_hash: node.state_hash.map(digits),
         units_hash: node.units_hash.map(digits),
         grpc: node.grpc,

@@ -145,6 +145,8 @@ pub struct BrokerGroupStatus {
     pub group: String,
     /// The log index at which the hashes were taken.
     pub audit_index: Option<u64>,
+    /// What an OK to a send stands for.
+    pub durability: String,
     pub nodes: Vec<NodeStatus>,
 }
 
@@ -153,13 +155,52 @@ pub struct BrokerGroupStatus {
 pub struct NodeStatus {
     pub node: u64,
     pub role: String,
+    /// Its vote counts.
+    pub voter: bool,
     pub term: u64,
+    /// The first log index that it still holds.
+    pub first: Option<u64>,
+    /// The entry up to which the log has left by retention.
+    pub floor: Option<u64>,
     pub last: Option<u64>,
     pub committed: Option<u64>,
     pub applied: Option<u64>,
+    pub behind_entries: Option<u64>,
+    pub behind_bytes: Option<u64>,
     /// 16 hexadecimal digits, as JSON numbers do not hold 64 bits.
     pub state_hash: Option<String>,
     pub units_hash: Option<String>,
     pub grpc: String,
     pub error: Option<String>,
+}
+
+/// A node that is to come, with its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewMember {
+    pub node: u64,
+    pub peer: String,
+    pub grpc: String,
+}
+
+/// A change of who belongs to the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MembersChange {
+    Add(NewMember),
+    Remove(u64),
+    Replace { old: u64, new: NewMember },
+}
+
+/// How far one broker group is with a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MembersStep {
+    pub broker_group: String,
+    /// `done`, `waiting`, `catching-up` or `refused`.
+    pub state: &'static str,
+    /// One sentence.
+    pub text: String,
+    /// The last entry that a learner has applied.
+    pub has: Option<u64>,
+    /// The entry that makes it a voter.
+    pub goal: Option<u64>,
+    pub bytes_left: Option<u64>,
 }

@@ -93,6 +93,7 @@ impl TryFrom<Raw> for Config {
             log,
             retention,
             raft: raft(&raw.raft)?,
+            durability: raw.broker.durability,
             create_on_use: raw.broker.create_on_use.unwrap_or(profile == Profile::Dev),
             admin_from_anywhere: raw.admin.from_anywhere.unwrap_or(false),
         })

@@ -38,7 +38,10 @@ peer = "broker-1.example.org:8082"
 # certificate = ""
 # key = ""
 
-# All voters, this node among them, the same on all nodes. Without any, the node is alone.
+# The nodes that found the cluster, this one among them, the same on all. Without any, the node is
+# alone. A node that comes later lists the others and itself, and is added with raftmq cluster
+# add-node. Afterwards the log has the last word on who belongs and where: a node that moved tells
+# the others.
 [[members]]
 id = 1
 peer = "broker-1.example.org:8082"
@@ -97,6 +100,10 @@ grpc = "broker-3.example.org:8081"
 # Peer addresses of name servers that run alone (raftmq serve --role name-server); this node
 # registers with all of them. Every node is a name server itself, so none is needed.
 # name_servers = []
+# What an OK stands for in broker groups that are created now: "majority-fsync" (on the disks of a
+# majority) or "majority-memory" (in memory there and synced a little later: faster, and lost if a
+# majority loses power at once). Cannot be changed afterwards; without it, what there is counts.
+# durability = "majority-fsync"
 # Create topics and groups when a client first names them. By default true in "dev" only.
 # create_on_use = false
 
@@ -109,6 +116,7 @@ grpc = "broker-3.example.org:8081"
 mod tests {
     use super::super::{Config, Sources};
     use super::*;
+    use crate::base::Durability;
 
     fn parse(text: &str) -> Config {
         Sources { file: "example".into(), overlays: Vec::new() }.parse(text).unwrap()
@@ -121,7 +129,11 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 36);
-        assert_eq!(parse(&uncommented.join("\n")), parse(EXAMPLE));
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 37);
+        // Saying the durability is more than not saying it: a broker group that has another one
+        // is refused then.
+        let shown = parse(&uncommented.join("\n"));
+        assert_eq!(shown.durability, Some(Durability::default()));
+        assert_eq!(Config { durability: None, ..shown }, parse(EXAMPLE));
     }
 }

@@ -18,7 +18,7 @@ mod sources;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::base::{BrokerGroupName, ByteSize, Millis, NodeId};
+use crate::base::{BrokerGroupName, ByteSize, Durability, Millis, NodeId};
 
 pub use address::{HostPort, HostPortError};
 pub use error::{ConfigError, OverlayError, RelationError};
@@ -38,7 +38,8 @@ pub struct Config {
     /// What the client port serves TLS with. Without it the dev profile makes its own certificate,
     /// and production serves plaintext only.
     pub tls: Option<TlsFiles>,
-    /// All voters with this node among them, sorted by node.
+    /// Who founds the cluster, or where a node that comes later finds the others; this node among
+    /// them, sorted by node. Afterwards the log knows the members.
     pub members: Vec<Member>,
     /// The broker groups of the cluster, all with the same members; sorted, never empty.
     pub broker_groups: Vec<BrokerGroupName>,
@@ -47,6 +48,8 @@ pub struct Config {
     pub log: LogSettings,
     pub retention: RetentionSettings,
     pub raft: RaftSettings,
+    /// What a broker group that is created now acknowledges with, and one that is there must.
+    pub durability: Option<Durability>,
     /// Topics and groups come into being when a client first names them.
     pub create_on_use: bool,
     /// Admin calls are answered to any peer, not to loopback peers only.
@@ -104,7 +107,7 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// One voter of the broker group.
+/// One node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     pub node: NodeId,

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 
 use tonic::{Request, Response, Status};
 
-use crate::base::{BrokerGroupName, DELAY_LEVELS, GroupName, Millis, NameError, TopicName};
+use crate::base::{BrokerGroupName, DELAY_LEVELS, GroupName, Millis, NameError, NodeId, TopicName};
 use crate::broker::{
     Broker, GroupInfo, GroupPart, GroupStatus, NewGroup, NewTopic, NodeStatus, TopicInfo, TopicPart,
 };
 use crate::message::MessageKind;
 use crate::wire::raftmq as v1;
 
+use super::members;
 use super::status::{group_status, topic_status, unavailable};
 
 /// What a request without its own values gets.
@@ -145,6 +146,26 @@ impl v1::admin_server::Admin for Admin {
         let groups = groups.into_iter().map(broker_group).collect();
         Ok(Response::new(v1::ClusterStatusResponse { groups }))
     }
+
+    async fn change_members(
+        &self,
+        request: Request<v1::ChangeMembersRequest>,
+    ) -> Result<Response<v1::ChangeMembersResponse>, Status> {
+        let change = members::change(self.allow(request)?)?;
+        let steps = self.broker.change_members(&change).await;
+        Ok(Response::new(members::steps(steps)))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<v1::TransferLeadershipRequest>,
+    ) -> Result<Response<v1::ChangeMembersResponse>, Status> {
+        let request = self.allow(request)?;
+        let chosen = broker_groups(&request.broker_groups)?;
+        let steps = self.broker.lead_by(&chosen, NodeId::new(request.to)).await;
+        let steps = steps.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        Ok(Response::new(members::steps(steps)))
+    }
 }
 
 fn bad_name(error: NameError) -> Status {
@@ -253,6 +274,7 @@ fn broker_group(status: GroupStatus) -> v1::BrokerGroup {
         group: status.group.to_string(),
         nodes: status.nodes.into_iter().map(node).collect(),
         audit_index: status.audit.map(crate::base::LogIndex::get),
+        durability: status.durability.name().to_owned(),
     }
 }
 
@@ -268,6 +290,11 @@ fn node(status: NodeStatus) -> v1::Node {
         grpc: status.grpc,
         error: status.error,
         units_hash: status.units_hash,
+        voter: status.voter,
+        first: status.first,
+        floor: status.floor,
+        behind_entries: status.behind.map(|(entries, _)| entries),
+        behind_bytes: status.behind.map(|(_, bytes)| bytes),
     }
 }
 

@@ -17,6 +17,7 @@ mod ending;
 mod heartbeat;
 mod limits;
 pub mod listener;
+mod members;
 mod metadata;
 pub mod name_server;
 mod observed;

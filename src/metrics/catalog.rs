@@ -34,6 +34,8 @@ catalog! {
         "Index of the last entry that this replica knows to be committed."
     LOG_APPLIED_INDEX: Gauge "raftmq_log_applied_index" ["broker_group"] Count
         "Index of the last entry that this replica's machine has applied."
+    CATCH_UP_ENTRIES: Gauge "raftmq_catch_up_entries" ["broker_group"] Count
+        "Committed entries that this replica has not applied yet, as far as its leader told it."
     LOG_BYTES: Counter "raftmq_log_bytes_total" ["broker_group"] Bytes
         "Bytes appended to this replica's log since the process started."
     LOG_APPENDS: Counter "raftmq_log_append_total" ["broker_group"] Count
@@ -82,7 +84,7 @@ catalog! {
 
     BUILD_INFO: Gauge "raftmq_build_info" ["version"] Count
         "Always 1, with the version of the program as a label."
-    DURABILITY_MODE: Gauge "raftmq_durability_mode" ["mode"] Count
+    DURABILITY_MODE: Gauge "raftmq_durability_mode" ["broker_group", "mode"] Count
         "Always 1, with what an OK to a send means as a label: majority-fsync or majority-memory."
 
     RESIDENT_ANONYMOUS_BYTES: Gauge "process_resident_anonymous_bytes" [] Bytes

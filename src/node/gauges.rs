@@ -11,7 +11,6 @@ use crate::commit_log::{LogStats, SYNC_BUCKETS_MICROS};
 use crate::metrics as names;
 use crate::raft::{Group, Role};
 
-use super::DURABILITY;
 use super::hosted::Hosted;
 use super::live::count;
 
@@ -20,7 +19,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Never ends.
 pub(super) async fn keep(handle: PrometheusHandle, groups: Vec<Told>, broker: Broker) {
     names::BUILD_INFO.set([env!("CARGO_PKG_VERSION")], 1);
-    names::DURABILITY_MODE.set([DURABILITY], 1);
     let mut before = vec![LogStats::default(); groups.len()];
     loop {
         for (Told { name, group }, before) in groups.iter().zip(&mut before) {
@@ -61,6 +59,9 @@ fn replica(name: &str, group: &Group) {
         Role::Leader => 4,
     };
     names::RAFT_ROLE.set([name], role);
+    names::DURABILITY_MODE.set([name, group.durability().name()], 1);
+    let behind = count(status.group_committed).saturating_sub(count(status.applied));
+    names::CATCH_UP_ENTRIES.set([name], behind);
     names::RAFT_TERM.set([name], status.term.get());
     for (gauge, index) in [
         (names::LOG_LAST_INDEX, status.last),

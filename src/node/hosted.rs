@@ -8,7 +8,7 @@ use crate::base::{BrokerGroupId, BrokerGroupName};
 use crate::broker::{Bell, Seat};
 use crate::config::Config;
 use crate::env::Env;
-use crate::raft::{Group, Options, TransferError, refill};
+use crate::raft::{Belonging, Group, Options, TransferError, refill};
 
 use super::live::Live;
 use super::peers::{Desk, tell_now};
@@ -120,6 +120,20 @@ pub(super) async fn first_fatal(hosted: &[Hosted]) -> NodeError {
         })
     };
     select_all(hosted.iter().map(fatal)).await.0
+}
+
+/// Returns once no broker group knows this node any more.
+pub(super) async fn removed_from_all(hosted: &[Hosted]) {
+    let removed = |hosted: &Hosted| {
+        let mut belonging = hosted.group.belonging();
+        async move {
+            let removed = belonging.wait_for(|now| *now == Belonging::Removed);
+            if removed.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    join_all(hosted.iter().map(removed)).await;
 }
 
 async fn ended(fatal: &mut tokio::sync::watch::Receiver<Option<String>>) -> String {

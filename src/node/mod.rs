@@ -39,9 +39,6 @@ use crate::command::Retention;
 use crate::config::Config;
 use crate::{broker, commit_log, machine, raft};
 
-/// What an `OK` to a send means; printed at start and shown as a metric.
-pub const DURABILITY: &str = "majority-fsync";
-
 /// Queues of a topic that a client's first use creates.
 const QUEUES_ON_USE: u32 = 8;
 
@@ -75,6 +72,7 @@ fn raft_options(config: &Config, name: &BrokerGroupName) -> raft::Options {
         },
         admission: config.raft.under_way,
         reserve: config.log.reserve,
+        durability: config.durability,
         ..defaults
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::base::{BrokerGroupId, NodeId};
 use crate::broker::{ASKED_OF_BROKER, Broker};
 use crate::name_server::Registration;
-use crate::raft::{Asked, Group};
+use crate::raft::{Asked, Belonging, Group};
 
 use super::live::Live;
 
@@ -36,11 +36,24 @@ impl Desk {
         Self { live, id, broker: OnceLock::new(), group: OnceLock::new() }
     }
 
-    /// What this node says of itself to the broker group now.
+    /// What this node says of itself to the broker group now; nothing unless it is a voter there.
     pub(super) fn own(&self) -> Option<Registration> {
         let group = self.group.get()?;
+        if !group.is_voter(self.live.node()) || *group.belonging().borrow() == Belonging::Removed {
+            return None;
+        }
         let leadership = *group.leadership().borrow();
         Some(self.live.registration(self.id, leadership, &group.status()))
+    }
+}
+
+impl Desk {
+    /// Clients are not sent to a learner, which has not got the state yet, or to a node that was
+    /// taken out and still runs.
+    fn hear(&self, told: Registration) {
+        if self.group.get().is_some_and(|group| group.is_voter(told.node)) {
+            self.live.register(told);
+        }
     }
 }
 
@@ -57,9 +70,7 @@ impl Asked for Desk {
             },
             ASKED_OF_NAME_SERVER => {
                 match Registration::decode(&question) {
-                    Ok(told) if told.node == from && told.group == self.id => {
-                        self.live.register(told)
-                    }
+                    Ok(told) if told.node == from && told.group == self.id => self.hear(told),
                     Ok(told) => {
                         tracing::warn!(%from, told = %told.node, "a node registered another one");
                     }
@@ -78,10 +89,11 @@ pub(super) async fn register(desk: Arc<Desk>, group: Group) {
     let mut leadership = group.leadership();
     loop {
         let now = *leadership.borrow_and_update();
+        // One that is no voter tells too: the answers say how far it has to go.
         let own = desk.live.registration(desk.id, now, &group.status());
-        desk.live.register(own.clone());
+        desk.hear(own.clone());
         let round = async {
-            tell_all(&desk.live, &group, &own).await;
+            tell_all(&desk, &group, &own).await;
             tokio::time::sleep(INTERVAL).await;
         };
         tokio::select! {
@@ -94,21 +106,21 @@ pub(super) async fn register(desk: Arc<Desk>, group: Group) {
 /// Tells all others what this node is now, once.
 pub(super) async fn tell_now(desk: &Desk) {
     let (Some(group), Some(own)) = (desk.group.get(), desk.own()) else { return };
-    tell_all(&desk.live, group, &own).await;
+    tell_all(desk, group, &own).await;
 }
 
-async fn tell_all(live: &Live, group: &Group, own: &Registration) {
+async fn tell_all(desk: &Desk, group: &Group, own: &Registration) {
     let mut request = vec![ASKED_OF_NAME_SERVER];
     request.extend(own.encode());
     let request = Bytes::from(request);
-    let others = group.members().into_iter().filter(|member| member.node != live.node());
+    let others = group.members().into_iter().filter(|member| member.node != desk.live.node());
     let told = others.map(async |member| {
         let answer = group.ask(member.node, request.clone(), Instant::now() + TIMEOUT).await;
         // Who cannot be asked expires by itself, and Raft says more about it than could be here.
         let Ok(answer) = answer else { return };
         match Registration::decode(&answer) {
             Ok(theirs) if theirs.node == member.node && theirs.group == own.group => {
-                live.register(theirs);
+                desk.hear(theirs);
             }
             Ok(_) | Err(_) => {}
         }

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::base::{BrokerGroupId, BrokerGroupName};
 use crate::http;
-use crate::raft::{Group, Leadership};
+use crate::raft::{Belonging, Group, Leadership};
 
 use super::live::{Live, count};
 
@@ -46,20 +46,37 @@ impl Readiness {
 
 impl http::Readiness for Readiness {
     fn obstacles(&self) -> Vec<String> {
-        if let Some(stage) = *self.stage.lock() {
-            return vec![stage.to_owned()];
-        }
         let groups = self.groups.lock();
+        if let Some(stage) = *self.stage.lock() {
+            let told = groups.iter().filter_map(|(name, _, group)| belongs_not(name, group));
+            return std::iter::once(stage.to_owned()).chain(told).collect();
+        }
         assert!(!groups.is_empty(), "a node serves with its replicas open");
         let of = |(name, id, group): &(BrokerGroupName, BrokerGroupId, Group)| {
+            if let Some(obstacle) = belongs_not(name, group) {
+                return Some(obstacle);
+            }
             let leadership = *group.leadership().borrow();
             let applied = count(group.status().applied);
             let told = leadership.leader.and_then(|leader| self.live.committed_by(*id, leader));
             let own = group.node() == leadership.leader.unwrap_or_default();
-            let obstacle = obstacle(leadership, own, applied, told)?;
+            let obstacle = obstacle(leadership, own, applied, told).or_else(|| {
+                let learns = !group.is_voter(group.node());
+                learns.then(|| "this node is a learner, whose vote does not count yet".to_owned())
+            })?;
             Some(format!("broker group {name}: {obstacle}"))
         };
         groups.iter().filter_map(of).collect()
+    }
+}
+
+fn belongs_not(name: &BrokerGroupName, group: &Group) -> Option<String> {
+    match &*group.belonging().borrow() {
+        Belonging::Starting | Belonging::Member => None,
+        Belonging::Waiting { why } => Some(format!("broker group {name}: {why}")),
+        Belonging::Removed => Some(format!(
+            "broker group {name}: this node was removed from it; stop it, its data is not needed"
+        )),
     }
 }
 

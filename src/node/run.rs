@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::net::TcpListener;
 
+use crate::base::Durability;
 use crate::broker::Broker;
 use crate::config::{Config, Listen};
 use crate::env::{Env, os};
@@ -19,7 +20,9 @@ use crate::grpc::tls::Acceptor;
 use crate::raft::{Group, peer_service};
 use crate::{grpc, http, metrics};
 
-use super::hosted::{Hosted, first_fatal, hand_over_all, join_groups, warn_of_strangers};
+use super::hosted::{
+    Hosted, first_fatal, hand_over_all, join_groups, removed_from_all, warn_of_strangers,
+};
 use super::live::Live;
 use super::load::{self, Load};
 use super::lock::DataLock;
@@ -27,9 +30,7 @@ use super::peers::register;
 use super::readiness::Readiness;
 use super::signals::Signals;
 use super::tasks::Tasks;
-use super::{
-    DURABILITY, NodeError, broker_options, gauges, names, scrub, spread, take_all_handles, tls,
-};
+use super::{NodeError, broker_options, gauges, names, scrub, spread, take_all_handles, tls};
 
 /// How long tasks may take to end; the gRPC server waits up to twice three seconds by itself.
 const TASKS_END: Duration = Duration::from_secs(7);
@@ -106,7 +107,6 @@ impl Node {
             http = %config.listen.http,
             peer = %config.listen.peer,
             advertise = %config.advertise.grpc,
-            durability = DURABILITY,
             broker_groups = ?config.broker_groups,
             profile = config.profile.name(),
             "raftmq starts"
@@ -141,7 +141,7 @@ impl Node {
         self.serve_peers();
         self.readiness.stage("it is joining its broker groups");
         join_groups(&self.hosted).await?;
-        self.warn_of_moved_members();
+        self.tell_durability();
         let nodes = Arc::clone(&self.live) as _;
         let options = broker_options(&self.config);
         let seats = self.hosted.iter().map(Hosted::seat).collect();
@@ -248,28 +248,38 @@ impl Node {
         });
     }
 
-    /// The log has the last word on addresses; a file that says otherwise deserves a hint.
-    fn warn_of_moved_members(&self) {
-        for known in self.hosted.iter().flat_map(|hosted| hosted.group.members()) {
-            let listed = self.config.members.iter().find(|member| member.node == known.node);
-            let Some(listed) = listed else { continue };
-            let (peer, grpc) = (listed.peer.to_string(), listed.grpc.to_string());
-            if peer != known.peer || grpc != known.grpc {
-                let node = known.node;
-                tracing::warn!(
-                    %node, peer, grpc, known_peer = known.peer, known_grpc = known.grpc,
-                    "the configuration and the broker group disagree on where a node is"
-                );
+    fn tell_durability(&self) {
+        for Hosted { name, group, .. } in &self.hosted {
+            let durability = group.durability();
+            match durability {
+                Durability::MajorityFsync => {
+                    tracing::info!(broker_group = %name, %durability, "joined the broker group");
+                }
+                Durability::MajorityMemory => tracing::warn!(
+                    broker_group = %name, %durability,
+                    "joined the broker group; what it acknowledges is synced a little later, and \
+                     is lost if a majority of its nodes loses power at once"
+                ),
             }
         }
     }
 
-    /// Returns the first thing that ends.
+    /// Returns the first thing that ends. A node that was taken out of the cluster serves no
+    /// client any more, and goes on so that whoever looks at it is told why.
     async fn watch(&mut self) -> NodeError {
         tokio::select! {
             biased;
+            error = self.back.first_end() => return error,
+            error = self.front.first_end() => return error,
+            error = first_fatal(&self.hosted) => return error,
+            () = removed_from_all(&self.hosted) => {}
+        }
+        tracing::warn!("this node was removed from the cluster; it serves no clients any more");
+        self.live.leave();
+        self.readiness.stage("this node was removed from the cluster");
+        std::mem::replace(&mut self.front, Tasks::new()).end(TASKS_END).await;
+        tokio::select! {
             error = self.back.first_end() => error,
-            error = self.front.first_end() => error,
             error = first_fatal(&self.hosted) => error,
         }
     }

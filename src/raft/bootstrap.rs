@@ -1,62 +1,77 @@
-//! How a group comes into being, and how a node finds out that it already has.
+//! How a group comes into being, how a node finds out that it already has, and how it gets in.
 //!
-//! All members are in everybody's options. A node without an identity asks the others who they
-//! are. If one of them has a log, this node had one too and lost it: it must not vote under its old
-//! id, so it refuses to start. If all answer that they are new, the lowest id draws the cluster's
-//! id, keeps it, tells everybody, and only when everybody has it on disk puts the first entry into
-//! its own log. So whoever is killed at whatever moment, a restart goes on from what is on disk:
+//! A node without an identity asks the nodes in its options who they are. If all answer that they
+//! are new, the lowest id draws the cluster's id, keeps it, tells everybody, and only when
+//! everybody has it on disk puts the first entry into its own log. So whoever is killed at whatever
+//! moment, a restart goes on from what is on disk:
 //!
 //! | on disk          | the lowest id                          | another                        |
 //! |------------------|----------------------------------------|--------------------------------|
 //! | nothing          | asks all, then founds                  | waits to be told               |
 //! | identity         | asks all; nobody has a log: founds     | waits for the leader's entries |
 //! | identity and log | takes part                             | takes part                     |
+//!
+//! If one of them has a log, the group runs already and nobody founds. A node that it knows as a
+//! voter had a log too and lost it: it must not vote under its old id, so it refuses to start. One
+//! that it does not know waits until an operator has added it. One that its leader knows as a
+//! learner keeps the cluster's id and starts with an empty log. It has no voice before its log
+//! reaches the entry that took it in ([`Shared::has_voice`]): older entries may name its id among
+//! the voters of a time when another disk had it.
+
+mod answer;
+mod ask;
 
 use std::sync::Arc;
 
-use futures::future::join_all;
-use tokio::time::{Duration, Instant, timeout};
-use tonic::Status;
+use tokio::time::{Duration, timeout};
 
-use crate::base::{ClusterId, NodeId};
-use crate::command::COMMAND_VERSION;
+use crate::base::{ClusterId, Durability, NodeId};
 use crate::commit_log::Identity;
+use crate::raft::belonging::Belonging;
 use crate::raft::group::Shared;
-use crate::raft::options::Member;
-use crate::raft::peers::Lane;
-use crate::wire::raftmq as wire;
+
+pub(crate) use answer::moved;
+pub(crate) use ask::{Answer, Standing, announce, hello_all};
+use ask::{Patience, Told, adopt};
 
 /// Pause between two rounds of questions.
 const ROUND: Duration = Duration::from_millis(100);
-/// One question may take so long.
-const ANSWER: Duration = Duration::from_secs(1);
-/// How often a node that waits for others says so.
-const REMIND: Duration = Duration::from_secs(5);
 
 /// Why a replica does not join its group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     #[error(
-        "node {node} has no data here, but node {witness} knows it as a member with data: its disk \
-         was wiped or another directory is configured. It must not vote under its old id. Give it \
-         the old directory again, or start it under a new node id and put that into the group \
-         (replace node {node} by the new one)"
+        "node {node} has no data here, but node {witness} knows it as a voter: its disk was wiped \
+         or another directory is configured. It must not vote under its old id. Give it the old \
+         directory again, or start it under a new node id and put that in its place: raftmq \
+         cluster replace-node --old {node} --new ID --peer HOST:PORT --grpc HOST:PORT"
     )]
     Wiped { node: NodeId, witness: NodeId },
     #[error(
+        "node {node} is a learner that had entries, as its leader, node {witness}, knows, but they \
+         are gone from its directory. Take it out, raftmq cluster remove-node --node {node}, and \
+         add it again, best under a new node id"
+    )]
+    LearnerLost { node: NodeId, witness: NodeId },
+    #[error(
         "the log of node {node} is empty, but node {witness} has entries that only it can have \
          started: its log was lost. Start it under a new node id with an empty directory and \
-         replace node {node} by it"
+         replace node {node} by it: raftmq cluster replace-node --old {node} --new ID --peer \
+         HOST:PORT --grpc HOST:PORT"
     )]
     LogLost { node: NodeId, witness: NodeId },
     #[error(
         "there is a log but no identity file in the directory of node {node}: a file was lost. \
          Bring it back, or start under a new node id with an empty directory and replace node \
-         {node} by it"
+         {node} by it: raftmq cluster replace-node --old {node} --new ID --peer HOST:PORT --grpc \
+         HOST:PORT"
     )]
     IdentityLost { node: NodeId },
-    #[error("the group runs already and does not know node {node}: add it there first")]
-    NotAMember { node: NodeId },
+    #[error(
+        "the configuration says durability {configured}, but the broker group was created with \
+         {stored}, which cannot be changed; correct or remove broker.durability"
+    )]
+    OtherDurability { configured: Durability, stored: Durability },
     #[error("node {node} does not join: {reason}")]
     Refused { node: NodeId, reason: String },
     #[error("the identity cannot be stored: {0}")]
@@ -70,9 +85,15 @@ pub enum StartError {
 /// What the start goes on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Joined {
-    pub(crate) cluster: ClusterId,
+    pub(crate) identity: Identity,
     /// This node puts the first entry into the log.
     pub(crate) initialise: bool,
+}
+
+impl Joined {
+    fn part_of(identity: Identity) -> Self {
+        Self { identity, initialise: false }
+    }
 }
 
 /// Who says hello, and whom it means.
@@ -90,269 +111,154 @@ pub(crate) async fn join(shared: &Arc<Shared>) -> Result<Joined, StartError> {
     match known {
         None if shared.has_log() => Err(StartError::IdentityLost { node }),
         None => join_without_identity(shared).await,
-        Some(cluster) if shared.has_log() || shared.options.founder() != node => {
-            Ok(Joined { cluster, initialise: false })
-        }
-        Some(cluster) => found(shared, Some(cluster)).await,
+        Some(identity) if shared.has_log() => Ok(Joined::part_of(identity)),
+        Some(identity) if identity.joined.is_some() => start_as_learner(shared, identity).await,
+        Some(identity) if shared.options.founder() != node => Ok(Joined::part_of(identity)),
+        Some(identity) => found_again(shared, identity).await,
     }
 }
 
 async fn join_without_identity(shared: &Arc<Shared>) -> Result<Joined, StartError> {
     let node = shared.options.node;
-    if shared.options.founder() == node {
-        return found(shared, None).await;
-    }
     let mut adopted = shared.adopted.subscribe();
     let mut patience = Patience::new();
     loop {
-        if let Some(cluster) = *adopted.borrow_and_update() {
-            return Ok(Joined { cluster, initialise: false });
+        if let Some(identity) = *adopted.borrow_and_update() {
+            return Ok(Joined::part_of(identity));
         }
-        let answers = hello_all(shared).await;
+        let answers = hello_all(shared, &shared.options.members).await;
         // Told meanwhile: then those who have a log by now had it after this node belonged.
         if adopted.borrow().is_some() {
             continue;
         }
-        for (member, answer) in &answers {
-            let Ok(answer) = answer else { continue };
-            refuse_late(node, member, answer)?;
+        refuse_wiped(node, &answers)?;
+        if told(&answers).any(|(_, told)| told.initialised) {
+            match place(shared, &answers)? {
+                // Keeping it is as good as being told.
+                Some(identity) => keep(shared, identity)?,
+                None => wait_to_be_added(shared, &mut patience),
+            }
+        } else if shared.options.founder() == node && everybody(&answers) {
+            return found(shared, choose(shared, &answers)).await;
+        } else if shared.options.founder() == node {
+            patience.remind(&answers, "waiting for all members before the group is founded");
+        } else {
+            patience.remind(&answers, "waiting to be told the cluster");
         }
-        patience.remind(&answers, "waiting to be told the cluster");
         let _ = timeout(ROUND, adopted.changed()).await;
     }
 }
 
-/// A new node among members that have a log.
-fn refuse_late(
-    node: NodeId,
-    member: &Member,
-    answer: &wire::HelloAnswer,
-) -> Result<(), StartError> {
-    match (answer.initialised, answer.knows_caller) {
-        (true, true) => Err(StartError::Wiped { node, witness: member.node }),
-        (true, false) => Err(StartError::NotAMember { node }),
-        (false, _) => Ok(()),
+fn told(answers: &[Answer]) -> impl Iterator<Item = (NodeId, &Told)> {
+    answers.iter().filter_map(|(member, told)| Some((member.node, told.as_ref().ok()?)))
+}
+
+fn everybody(answers: &[Answer]) -> bool {
+    answers.iter().all(|(_, answer)| answer.is_ok())
+}
+
+/// A voter with nothing on its disk. One that says so is enough: refusing does no harm.
+fn refuse_wiped(node: NodeId, answers: &[Answer]) -> Result<(), StartError> {
+    let voter = told(answers).find(|(_, told)| told.standing == Standing::Voter);
+    voter.map_or(Ok(()), |(witness, _)| Err(StartError::Wiped { node, witness }))
+}
+
+/// What the leader says of this node, if it is a learner there.
+fn learner(answers: &[Answer]) -> Option<(NodeId, &Told)> {
+    told(answers).find(|(_, told)| told.certain && told.standing == Standing::Learner)
+}
+
+/// The identity of this node as a learner, once the group's leader knows it as one.
+fn place(shared: &Shared, answers: &[Answer]) -> Result<Option<Identity>, StartError> {
+    let (node, group) = (shared.options.node, shared.options.group);
+    let Some((witness, told)) = learner(answers) else { return Ok(None) };
+    if told.had_log {
+        return Err(StartError::LearnerLost { node, witness });
+    }
+    let (Some(cluster), Some(joined)) = (told.cluster, told.membership) else { return Ok(None) };
+    let durability = told.durability;
+    if let Some(configured) = shared.options.durability.filter(|mode| *mode != durability) {
+        return Err(StartError::OtherDurability { configured, stored: durability });
+    }
+    Ok(Some(Identity { cluster, group, node, durability, joined: Some(joined) }))
+}
+
+fn wait_to_be_added(shared: &Arc<Shared>, patience: &mut Patience) {
+    let own = shared.options.own();
+    let why = format!(
+        "the broker group runs already and does not know this node; add it there: raftmq cluster \
+         add-node --node {} --peer {} --grpc {}",
+        own.node, own.peer, own.grpc
+    );
+    patience.remind_of(shared, &why);
+    shared.belonging.send_replace(Belonging::Waiting { why });
+}
+
+/// A learner that was stopped before its first entry came.
+async fn start_as_learner(shared: &Arc<Shared>, identity: Identity) -> Result<Joined, StartError> {
+    let node = shared.options.node;
+    let mut patience = Patience::new();
+    loop {
+        let answers = hello_all(shared, &shared.options.members).await;
+        if let Some((witness, _)) =
+            told(&answers).find(|(_, told)| told.standing == Standing::Voter)
+        {
+            return Err(StartError::LogLost { node, witness });
+        }
+        match learner(&answers) {
+            // With another durability an acknowledged entry may be gone.
+            Some((witness, told))
+                if told.had_log && identity.durability == Durability::MajorityFsync =>
+            {
+                return Err(StartError::LearnerLost { node, witness });
+            }
+            Some(_) => return Ok(Joined::part_of(identity)),
+            None if everybody(&answers) => wait_to_be_added(shared, &mut patience),
+            None => patience.remind(&answers, "waiting for the leader"),
+        }
+        tokio::time::sleep(ROUND).await;
     }
 }
 
-/// The lowest id's part: everybody answers, nobody has a log, everybody adopts.
-async fn found(shared: &Arc<Shared>, known: Option<ClusterId>) -> Result<Joined, StartError> {
+/// The lowest id was stopped between keeping the identity and the first entry.
+async fn found_again(shared: &Arc<Shared>, identity: Identity) -> Result<Joined, StartError> {
     let node = shared.options.node;
     let mut patience = Patience::new();
-    let answers = loop {
-        let answers = hello_all(shared).await;
-        for (member, answer) in &answers {
-            let Ok(answer) = answer else { continue };
-            match known {
-                None => refuse_late(node, member, answer)?,
-                Some(_) if answer.initialised => {
-                    return Err(StartError::LogLost { node, witness: member.node });
-                }
-                Some(_) => {}
-            }
+    loop {
+        let answers = hello_all(shared, &shared.options.members).await;
+        if let Some((witness, _)) = told(&answers).find(|(_, told)| told.initialised) {
+            return Err(StartError::LogLost { node, witness });
         }
-        if answers.iter().all(|(_, answer)| answer.is_ok()) {
-            break answers;
+        if everybody(&answers) {
+            return found(shared, identity).await;
         }
         patience.remind(&answers, "waiting for all members before the group is founded");
         tokio::time::sleep(ROUND).await;
-    };
-    let cluster = match known {
-        Some(cluster) => cluster,
-        None => choose_cluster(shared, &answers),
-    };
-    shared.keep_identity(cluster).map_err(StartError::Store)?;
-    for member in shared.options.others() {
-        adopt(shared, member, cluster).await?;
     }
-    Ok(Joined { cluster, initialise: true })
 }
 
-/// A new id, or the one that an earlier attempt has told somebody already.
-fn choose_cluster(
-    shared: &Shared,
-    answers: &[(Member, Result<wire::HelloAnswer, Status>)],
-) -> ClusterId {
-    let told = answers.iter().find_map(|(_, answer)| {
-        let cluster = &answer.as_ref().ok()?.cluster;
-        read_cluster(cluster)
-    });
-    told.unwrap_or_else(|| {
+/// Everybody has answered and nobody has a log: everybody adopts.
+async fn found(shared: &Arc<Shared>, identity: Identity) -> Result<Joined, StartError> {
+    keep(shared, identity)?;
+    for member in shared.options.others() {
+        adopt(shared, member, &identity).await?;
+    }
+    Ok(Joined { identity, initialise: true })
+}
+
+fn keep(shared: &Shared, identity: Identity) -> Result<(), StartError> {
+    shared.keep_identity(identity).map_err(StartError::Store)
+}
+
+/// A new cluster, or the one that an earlier attempt has told somebody already.
+fn choose(shared: &Shared, answers: &[Answer]) -> Identity {
+    let earlier =
+        told(answers).find_map(|(_, told)| told.cluster.map(|cluster| (cluster, told.durability)));
+    let (cluster, durability) = earlier.unwrap_or_else(|| {
         let mut drawn = [0; 16];
         shared.env.entropy.fill(&mut drawn);
-        ClusterId::new(u128::from_be_bytes(drawn))
-    })
-}
-
-/// Asks until the member has it on its disk or says no.
-async fn adopt(shared: &Shared, member: &Member, cluster: ClusterId) -> Result<(), StartError> {
-    let request = wire::AdoptRequest {
-        from: shared.options.node.get(),
-        to: member.node.get(),
-        group: shared.options.group.get(),
-        cluster: cluster.get().to_be_bytes().to_vec().into(),
-    };
-    let mut patience = Patience::new();
-    loop {
-        let answer = call(shared, member, async |mut client| {
-            client.adopt(request.clone()).await.map(tonic::Response::into_inner)
-        });
-        match answer.await {
-            Ok(answer) if answer.refusal.is_empty() => return Ok(()),
-            Ok(answer) => {
-                return Err(StartError::Refused { node: member.node, reason: answer.refusal });
-            }
-            Err(status) => patience.remind_one(member, &status),
-        }
-        tokio::time::sleep(ROUND).await;
-    }
-}
-
-async fn hello_all(shared: &Shared) -> Vec<(Member, Result<wire::HelloAnswer, Status>)> {
-    let asked = shared.options.others().map(async |member| {
-        let request = wire::HelloRequest {
-            from: shared.options.node.get(),
-            to: member.node.get(),
-            group: shared.options.group.get(),
-        };
-        let answer = call(shared, member, async |mut client| {
-            client.hello(request).await.map(tonic::Response::into_inner)
-        });
-        (member.clone(), answer.await)
+        (ClusterId::new(u128::from_be_bytes(drawn)), shared.options.durability.unwrap_or_default())
     });
-    join_all(asked).await
-}
-
-type PeerClient = wire::peer_client::PeerClient<tonic::transport::Channel>;
-
-async fn call<T>(
-    shared: &Shared,
-    member: &Member,
-    ask: impl AsyncFnOnce(PeerClient) -> Result<T, Status>,
-) -> Result<T, Status> {
-    let client = shared.channels.client(member.node, &member.peer, Lane::Ask)?;
-    let answer = timeout(ANSWER, ask(client)).await;
-    answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time")))
-}
-
-/// Says now and then whom this node waits for.
-struct Patience {
-    since: Instant,
-    said: Instant,
-}
-
-impl Patience {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self { since: now, said: now }
-    }
-
-    fn due(&mut self) -> bool {
-        let due = self.said.elapsed() >= REMIND;
-        if due {
-            self.said = Instant::now();
-        }
-        due
-    }
-
-    fn remind(&mut self, answers: &[(Member, Result<wire::HelloAnswer, Status>)], what: &str) {
-        if !self.due() {
-            return;
-        }
-        for (member, answer) in answers {
-            if let Err(status) = answer {
-                let (node, peer, waited) = (member.node, &member.peer, self.since.elapsed());
-                tracing::warn!(%node, peer, ?waited, reason = status.message(), "{what}");
-            }
-        }
-    }
-
-    fn remind_one(&mut self, member: &Member, status: &Status) {
-        if self.due() {
-            let (node, peer, waited) = (member.node, &member.peer, self.since.elapsed());
-            let reason = status.message();
-            tracing::warn!(%node, peer, ?waited, reason, "waiting for a member to join");
-        }
-    }
-}
-
-fn read_cluster(bytes: &[u8]) -> Option<ClusterId> {
-    let bytes: [u8; 16] = bytes.try_into().ok()?;
-    Some(ClusterId::new(u128::from_be_bytes(bytes)))
-}
-
-/// The answering side.
-impl Shared {
-    /// This replica took part in the group: it has entries, had some, or has voted.
-    pub(crate) fn has_log(&self) -> bool {
-        let bounds = self.log.bounds();
-        bounds.last.is_some() || bounds.purged.is_some() || self.log.vote().is_some()
-    }
-
-    fn check_caller(&self, caller: &Caller) -> Result<(), Status> {
-        let (me, group) = (self.options.node.get(), self.options.group.get());
-        if caller.to != me || caller.group != group {
-            return Err(Status::failed_precondition(format!(
-                "the call is for node {} of broker group {}, but this is node {me} of {group}; \
-                 check peer addresses",
-                caller.to, caller.group
-            )));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn hello(&self, caller: &Caller) -> Result<wire::HelloAnswer, Status> {
-        self.check_caller(caller)?;
-        let cluster = *self.identity.lock();
-        let initialised = self.has_log();
-        let from = NodeId::new(caller.from);
-        Ok(wire::HelloAnswer {
-            node: self.options.node.get(),
-            group: self.options.group.get(),
-            cluster: cluster
-                .map(|cluster| cluster.get().to_be_bytes().to_vec())
-                .unwrap_or_default()
-                .into(),
-            initialised,
-            knows_caller: initialised && self.member(from).is_some(),
-            command_version: u32::from(COMMAND_VERSION),
-        })
-    }
-
-    /// The inner error is a refusal that the founder is told.
-    pub(crate) fn adopt(
-        &self,
-        caller: &Caller,
-        cluster: &[u8],
-    ) -> Result<Result<(), String>, Status> {
-        self.check_caller(caller)?;
-        let cluster = read_cluster(cluster)
-            .ok_or_else(|| Status::invalid_argument("a cluster id has 16 bytes"))?;
-        let founder = self.options.founder();
-        if NodeId::new(caller.from) != founder {
-            return Ok(Err(format!("node {} may not found: {founder} does", caller.from)));
-        }
-        Ok(self.keep_identity(cluster))
-    }
-
-    /// Durable when it returns. A node belongs to one cluster for ever.
-    pub(crate) fn keep_identity(&self, cluster: ClusterId) -> Result<(), String> {
-        let mut identity = self.identity.lock();
-        match *identity {
-            Some(known) if known == cluster => return Ok(()),
-            Some(known) => return Err(format!("it belongs to cluster {known} already")),
-            None if self.has_log() => {
-                return Err("it has a log but lost its identity file".to_owned());
-            }
-            None => {}
-        }
-        let Self { env, options, .. } = self;
-        let kept = Identity { cluster, group: options.group, node: options.node };
-        let stored = kept.store(&*env.disk, &options.dir);
-        stored.map_err(|error| self.ending.because(&error).to_string())?;
-        *identity = Some(cluster);
-        drop(identity);
-        self.adopted.send_replace(Some(cluster));
-        Ok(())
-    }
+    let (group, node) = (shared.options.group, shared.options.node);
+    Identity { cluster, group, node, durability, joined: None }
 }

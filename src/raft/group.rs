@@ -15,13 +15,14 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout};
 
-use crate::base::{BrokerGroupId, ClusterId, LogIndex, NodeId, Term, UtcMillis};
+use crate::base::{BrokerGroupId, ClusterId, Durability, LogIndex, NodeId, Term, UtcMillis};
 use crate::command::{Command, Reply};
 use crate::commit_log::{self, CommitLog, Flusher, Identity};
 use crate::env::{Clock, Disk, Env};
 use crate::machine::{self, Machine, State, UnitsCursor};
 use crate::raft::admission::{Admission, Class};
 use crate::raft::awake::{self, Awake};
+use crate::raft::belonging::{self, Belonging};
 use crate::raft::bootstrap::{self, Joined, StartError};
 use crate::raft::checkpoints::{self, Checkpoints};
 use crate::raft::clock::BoundedClock;
@@ -38,14 +39,13 @@ use crate::raft::read::BarrierError;
 use crate::raft::refill;
 use crate::raft::snapshot::SnapshotFile;
 use crate::raft::state_machine::{StateMachine, Watched, installed};
+use crate::raft::transfer::TransferError;
 use crate::raft::types::{Address, Types, index_of, members_of};
 use crate::raft::vitals::{self, Health};
 use crate::raft::{Asked, EffectSink};
 
 pub(crate) type Raft = openraft::Raft<Types, StateMachine>;
 
-/// A handed-over leadership shows within this time, or not at all.
-const TRANSFER_DEADLINE: Duration = Duration::from_secs(2);
 /// How long stopping waits for the log's last entries to be synced.
 const LAST_CHECKPOINT_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -75,6 +75,11 @@ pub enum OpenError {
     OtherNode { path: PathBuf, found: NodeId, node: NodeId },
     #[error("{path} belongs to broker group {found}, but {group} is configured for it")]
     OtherGroup { path: PathBuf, found: BrokerGroupId, group: BrokerGroupId },
+    #[error(
+        "the configuration says durability {configured}, but the broker group in {path} was created \
+         with {stored}, which cannot be changed; correct or remove broker.durability"
+    )]
+    OtherDurability { path: PathBuf, configured: Durability, stored: Durability },
     #[error(transparent)]
     Log(#[from] commit_log::OpenError),
     #[error(transparent)]
@@ -129,22 +134,11 @@ pub struct Status {
     pub last: Option<LogIndex>,
     /// The last entry known here to be at a majority.
     pub committed: Option<LogIndex>,
+    /// The last entry that the leader said was committed, here or not.
+    pub group_committed: Option<LogIndex>,
     pub applied: Option<LogIndex>,
     /// The last entry that is on this node's disk.
     pub flushed: Option<LogIndex>,
-}
-
-/// Why the leadership was not handed over.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TransferError {
-    #[error("this node does not lead")]
-    NotLeader,
-    #[error("no other replica can take the leadership")]
-    NobodyElse,
-    #[error("node {to} did not take the leadership over within {TRANSFER_DEADLINE:?}")]
-    NotTaken { to: NodeId },
-    #[error("this replica ended: {reason}")]
-    Ended { reason: String },
 }
 
 /// A replica that has joined its group.
@@ -170,8 +164,13 @@ pub(crate) struct Shared {
     pub(crate) leadership: watch::Sender<Leadership>,
     pub(crate) admission: Admission,
     pub(crate) channels: Arc<Channels>,
-    pub(crate) identity: Mutex<Option<ClusterId>>,
-    pub(crate) adopted: watch::Sender<Option<ClusterId>>,
+    pub(crate) identity: Mutex<Option<Identity>>,
+    pub(crate) adopted: watch::Sender<Option<Identity>>,
+    pub(crate) belonging: watch::Sender<Belonging>,
+    /// A leader called since this was last looked at.
+    pub(crate) heard: AtomicBool,
+    /// Held while the members are changed.
+    pub(crate) changing: tokio::sync::Mutex<()>,
     running: OnceLock<Running>,
     /// The end of raft is wanted.
     stopping: AtomicBool,
@@ -201,7 +200,7 @@ impl Group {
         let directory = |source| OpenError::Directory { path: options.dir.clone(), source };
         env.disk.create_dir_all(&options.dir).map_err(directory)?;
         let identity = Identity::load(&*env.disk, &options.dir)?;
-        let cluster = own_cluster(identity, &options)?;
+        check_identity(identity, &options)?;
         let (log, flusher) = CommitLog::open(env.clone(), &options.dir.join("log"), options.log)?;
         let mut machine = open_machine(&env, &options)?;
         let ending = Ending::new();
@@ -248,8 +247,11 @@ impl Group {
             leadership: watch::Sender::new(Leadership::default()),
             admission,
             channels,
-            identity: Mutex::new(cluster),
-            adopted: watch::Sender::new(cluster),
+            identity: Mutex::new(identity),
+            adopted: watch::Sender::new(identity),
+            belonging: watch::Sender::new(Belonging::Starting),
+            heard: AtomicBool::new(false),
+            changing: tokio::sync::Mutex::new(()),
             running: OnceLock::new(),
             stopping: AtomicBool::new(false),
             storage: Mutex::new(Some((log_store, state_machine))),
@@ -260,20 +262,25 @@ impl Group {
     /// when this replica takes part; a leader may not be known yet. Call it once.
     pub async fn start(&self) -> Result<(), StartError> {
         let shared = &self.0;
-        let Joined { cluster, initialise } = bootstrap::join(shared).await?;
+        let Joined { identity, initialise } = bootstrap::join(shared).await?;
+        let Identity { cluster, durability, .. } = identity;
         let storage = shared.storage.lock().take();
         let (log_store, state_machine) = storage.ok_or(StartError::Again)?;
+        let log_store = log_store.of(durability);
+        shared.belonging.send_replace(Belonging::Starting);
         let Options { node, group, timing, .. } = &shared.options;
         let peers = Arc::new(Peers::new(cluster, *group, *node, shared.channels.clone()));
         let network = Network { peers: peers.clone(), idle: timing.idle() };
-        let config = timing.config(*group).validate();
+        let config = timing.config(*group, durability).validate();
         let config = Arc::new(config.map_err(|error| StartError::Raft(error.to_string()))?);
         let raft = Raft::new(node.get(), config, network, log_store, state_machine).await;
         let raft = raft.map_err(|error| StartError::Raft(shared.explain(&error)))?;
+        raft.runtime_config().elect(shared.has_voice());
         let running = Running { raft: raft.clone(), peers, cluster };
         assert!(shared.running.set(running).is_ok(), "the storage was taken only once");
         tokio::spawn(watch_raft(shared.clone()));
         tokio::spawn(leadership::watch(shared.clone()));
+        tokio::spawn(belonging::watch(shared.clone()));
         tokio::spawn(floor::watch(shared.clone()));
         tokio::spawn(vitals::keep(shared.clone()));
         tokio::spawn(awake::keep(shared.clone()));
@@ -347,6 +354,11 @@ impl Group {
         self.0.running().map(|running| running.cluster)
     }
 
+    /// What an OK stands for here; before there is an identity, what it would be.
+    pub fn durability(&self) -> Durability {
+        self.0.durability()
+    }
+
     /// A question to another node, which its [`Asked`] answers.
     pub async fn ask(
         &self,
@@ -405,27 +417,6 @@ impl Group {
     /// Why this replica ended, once it did. It must not be used any further then.
     pub fn fatal(&self) -> watch::Receiver<Option<String>> {
         self.0.ending.watch()
-    }
-
-    /// Hands the leadership to the replica that has most of the log.
-    pub async fn transfer_leadership(&self) -> Result<(), TransferError> {
-        self.0.clone().transfer_leadership().await
-    }
-
-    /// Hands the leadership to this voter, which openraft lets have all of the log first.
-    pub async fn transfer_leadership_to(&self, to: NodeId) -> Result<(), TransferError> {
-        let running = self.0.running().ok_or(TransferError::NotLeader)?;
-        let (leads, known) = {
-            let metrics = running.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            let known = metrics.membership_config.voter_ids().any(|voter| voter == to.get());
-            (metrics.state == ServerState::Leader, known)
-        };
-        match (leads, known && to != self.0.options.node) {
-            (false, _) => Err(TransferError::NotLeader),
-            (true, false) => Err(TransferError::NobodyElse),
-            (true, true) => self.0.transfer(running, to).await,
-        }
     }
 
     /// Hands over what this node leads, stops taking part, and leaves a checkpoint so that the
@@ -500,23 +491,6 @@ fn run_flusher(flusher: Flusher, options: &Options, disk: Arc<dyn Disk>) -> io::
 }
 
 impl Shared {
-    pub(crate) async fn transfer_leadership(self: Arc<Self>) -> Result<(), TransferError> {
-        let running = self.running().ok_or(TransferError::NotLeader)?;
-        self.transfer(running, successor(running, self.options.node)?).await
-    }
-
-    async fn transfer(&self, running: &Running, to: NodeId) -> Result<(), TransferError> {
-        let mut leadership = self.leadership.subscribe();
-        let triggered = running.raft.trigger().transfer_leader(to.get()).await;
-        triggered.map_err(|fatal| TransferError::Ended { reason: fatal.to_string() })?;
-        let me = Some(self.options.node);
-        let moved = leadership.wait_for(|now| now.leader.is_some() && now.leader != me);
-        match timeout(TRANSFER_DEADLINE, moved).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(TransferError::NotTaken { to }),
-        }
-    }
-
     pub(crate) fn running(&self) -> Option<&Running> {
         self.running.get()
     }
@@ -556,6 +530,7 @@ impl Shared {
             leader: None,
             last,
             committed: None,
+            group_committed: None,
             applied,
             flushed: bounds.flushed,
         };
@@ -573,6 +548,7 @@ impl Shared {
             term: Term::new(metrics.current_term),
             leader: metrics.current_leader.map(NodeId::new),
             committed: metrics.local_committed.as_ref().map(index_of),
+            group_committed: metrics.cluster_committed.as_ref().map(index_of),
             ..down
         }
     }
@@ -618,20 +594,23 @@ fn open_machine(env: &Env, options: &Options) -> Result<Machine, OpenError> {
     Ok(machine)
 }
 
-fn own_cluster(
-    identity: Option<Identity>,
-    options: &Options,
-) -> Result<Option<ClusterId>, OpenError> {
-    let Some(identity) = identity else { return Ok(None) };
-    let (node, found) = (options.node, identity.node);
+fn check_identity(identity: Option<Identity>, options: &Options) -> Result<(), OpenError> {
+    let Some(identity) = identity else { return Ok(()) };
+    let (node, found, path) = (options.node, identity.node, options.dir.clone());
     if found != node {
-        return Err(OpenError::OtherNode { path: options.dir.clone(), found, node });
+        return Err(OpenError::OtherNode { path, found, node });
     }
     if identity.group != options.group {
-        let (path, found) = (options.dir.clone(), identity.group);
+        let found = identity.group;
         return Err(OpenError::OtherGroup { path, found, group: options.group });
     }
-    Ok(Some(identity.cluster))
+    let stored = identity.durability;
+    match options.durability {
+        Some(configured) if configured != stored => {
+            Err(OpenError::OtherDurability { path, configured, stored })
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// The log must reach as far as the state, or openraft would drop all of it (openraft.md, T5).
@@ -662,21 +641,4 @@ fn first_members(options: &Options) -> BTreeMap<u64, Address> {
         (node.get(), Address { peer, grpc })
     };
     options.members.iter().map(address).collect()
-}
-
-/// The voter other than `me` that has most of the log.
-fn successor(running: &Running, me: NodeId) -> Result<NodeId, TransferError> {
-    let metrics = running.raft.metrics();
-    let metrics = metrics.borrow_watched();
-    if metrics.state != ServerState::Leader {
-        return Err(TransferError::NotLeader);
-    }
-    let replication = metrics.replication.as_ref();
-    let voters = metrics.membership_config.voter_ids().filter(|voter| *voter != me.get());
-    let matched = |voter: &u64| {
-        let matched = replication.and_then(|all| all.get(voter)).copied().flatten();
-        matched.map(|id| id.index)
-    };
-    let best = voters.max_by_key(matched);
-    best.map(NodeId::new).ok_or(TransferError::NobodyElse)
 }

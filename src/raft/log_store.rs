@@ -11,7 +11,7 @@ use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::base::{LogIndex, LogPosition, Term, UtcMillis};
+use crate::base::{Durability, LogIndex, LogPosition, Term, UtcMillis};
 use crate::commit_log::CommitLog;
 use crate::raft::ending::Ending;
 use crate::raft::types::{
@@ -40,13 +40,20 @@ pub(crate) type InstalledCell = Arc<Mutex<Option<Installed>>>;
 #[derive(Clone)]
 pub(crate) struct LogStore {
     log: CommitLog,
+    /// What makes an append complete for openraft.
+    durability: Durability,
     installed: InstalledCell,
     ending: Ending,
 }
 
 impl LogStore {
     pub(crate) fn new(log: CommitLog, installed: InstalledCell, ending: Ending) -> Self {
-        Self { log, installed, ending }
+        Self { log, durability: Durability::default(), installed, ending }
+    }
+
+    /// The same log, in a broker group that was created with this durability.
+    pub(crate) fn of(self, durability: Durability) -> Self {
+        Self { durability, ..self }
     }
 
     /// Returns when everything appended before is on the disk.
@@ -206,6 +213,19 @@ impl RaftLogStorage<Types> for LogStore {
     {
         let frames = entries.into_iter().map(Entry::into_frame).collect();
         let ending = self.ending.clone();
+        if self.durability == Durability::MajorityMemory {
+            // The system has it once it is written. It is synced all the same, and a vote still
+            // waits for that; if it fails the replica ends as ever.
+            let completion = Box::new(move |result: io::Result<()>| {
+                if let Err(error) = result {
+                    ending.note(&format!("syncing the log: {error}"));
+                }
+            });
+            let written = self.log.append(frames, completion);
+            written.map_err(|error| self.ending.because(&error))?;
+            callback.io_completed(Ok(()));
+            return Ok(());
+        }
         let completion = Box::new(move |result: io::Result<()>| {
             let result =
                 result.map_err(|error| ending.because(&format_args!("syncing the log: {error}")));

@@ -12,6 +12,7 @@
 
 mod admission;
 mod awake;
+mod belonging;
 mod bootstrap;
 mod checkpoints;
 mod clock;
@@ -22,6 +23,7 @@ mod group;
 mod leadership;
 mod log_store;
 mod marks;
+mod members;
 mod network;
 mod options;
 mod peer_service;
@@ -34,20 +36,24 @@ mod snapshot;
 mod state_machine;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod types;
 mod versions;
 mod vitals;
 
+pub use belonging::Belonging;
 pub use bootstrap::StartError;
 pub use dial::{Dial, Net, Stream};
-pub use group::{Group, OpenError, Role, Status, TransferError};
+pub use group::{Group, OpenError, Role, Status};
 pub use leadership::Leadership;
+pub use members::{ChangeError, MemberChange, Roster};
 pub use options::{ADMISSION_MAX, ADMISSION_MIN, Member, Options, OptionsError, Timing};
 pub use peer_service::peer_service;
 pub use propose::{AskError, ProposeError};
 pub use read::BarrierError;
 pub use refill::{RefillError, refill};
 pub use room::Pressure;
+pub use transfer::TransferError;
 pub use vitals::Health;
 
 use async_trait::async_trait;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::base::{BrokerGroupId, ByteSize, Millis, NodeId};
+use crate::base::{BrokerGroupId, ByteSize, Durability, Millis, NodeId};
 use crate::raft::Net;
 use crate::{commit_log, machine};
 
@@ -46,7 +46,8 @@ pub struct Options {
     pub group: BrokerGroupId,
     /// Holds the identity, the log and the machine's files; made if absent.
     pub dir: PathBuf,
-    /// All replicas of the group at its first start, this one among them.
+    /// All replicas of the group at its first start, this one among them. The log has the last
+    /// word on who they are; of a node that joins later, where to find the others.
     pub members: Vec<Member>,
     pub timing: Timing,
     pub log: commit_log::Options,
@@ -56,6 +57,9 @@ pub struct Options {
     pub admission: ByteSize,
     /// New messages are refused while a majority has less than this free or set aside for the log.
     pub reserve: ByteSize,
+    /// What a new broker group is created with; one that is there must have it. `None` takes what
+    /// there is, and creates with majority-fsync.
+    pub durability: Option<Durability>,
     /// False in a simulation: then everything runs as tasks of one executor.
     pub threads: bool,
     /// How the other members are reached.
@@ -105,6 +109,7 @@ impl Options {
             },
             admission: ByteSize::mib(64),
             reserve: ByteSize::mib(64),
+            durability: None,
             threads: true,
             net: Net::default(),
         }
@@ -133,6 +138,12 @@ impl Options {
         self.members.iter().map(|member| member.node).min().unwrap_or(self.node)
     }
 
+    /// This node as it was configured.
+    pub(crate) fn own(&self) -> &Member {
+        let own = self.members.iter().find(|member| member.node == self.node);
+        own.expect("checked: a node is among its members")
+    }
+
     pub(crate) fn others(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| member.node != self.node)
     }
@@ -140,7 +151,7 @@ impl Options {
 
 impl Timing {
     /// The settings that openraft.md, section 4, gives for the product.
-    pub(crate) fn config(&self, group: BrokerGroupId) -> openraft::Config {
+    pub(crate) fn config(&self, group: BrokerGroupId, durability: Durability) -> openraft::Config {
         openraft::Config {
             cluster_name: format!("broker group {group}"),
             heartbeat_interval: self.heartbeat.get(),
@@ -156,6 +167,8 @@ impl Timing {
             enable_elect: false,
             enable_leader_restore: Some(false),
             backoff: "100ms".to_owned(),
+            // After a loss of power a log may be shorter than what it acknowledged (T10).
+            allow_log_reversion: (durability == Durability::MajorityMemory).then_some(true),
             ..openraft::Config::default()
         }
     }

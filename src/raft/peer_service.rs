@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::base::{BrokerGroupId, LogIndex, NodeId};
 use crate::commit_log::Frame;
-use crate::raft::bootstrap::Caller;
+use crate::raft::bootstrap::{Caller, moved};
 use crate::raft::group::{Group, Running, Shared};
 use crate::raft::network::{read_id, read_vote, write_id, write_vote};
 use crate::raft::peers::{Handshake, HandshakeError, MESSAGE_MAX};
@@ -96,9 +96,9 @@ impl Peer for PeerPort {
         &self,
         request: Request<Streaming<wire::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let Met { running, from, .. } = self.meet(request.metadata())?;
+        let Met { shared, running, from } = self.meet(request.metadata())?;
         let problem = Arc::new(Mutex::new(None));
-        let input = append_requests(request.into_inner(), problem.clone());
+        let input = append_requests(request.into_inner(), shared.clone(), problem.clone());
         let answers = running.raft.stream_append(input).map(|result| match result {
             Ok(result) => Ok(append_answer(result)),
             Err(fatal) => Err(Status::unavailable(fatal.to_string())),
@@ -113,7 +113,8 @@ impl Peer for PeerPort {
         &self,
         request: Request<wire::Ballot>,
     ) -> Result<Response<wire::BallotAnswer>, Status> {
-        let Met { running, from, .. } = self.meet(request.metadata())?;
+        let Met { shared, running, from } = self.meet(request.metadata())?;
+        may_vote(shared)?;
         let answer = running.raft.vote(read_ballot(request.into_inner())?).await;
         let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(Self::answer(running, from, ballot_answer(&answer)))
@@ -123,7 +124,8 @@ impl Peer for PeerPort {
         &self,
         request: Request<wire::Ballot>,
     ) -> Result<Response<wire::BallotAnswer>, Status> {
-        let Met { running, from, .. } = self.meet(request.metadata())?;
+        let Met { shared, running, from } = self.meet(request.metadata())?;
+        may_vote(shared)?;
         let answer = running.raft.pre_vote(read_ballot(request.into_inner())?).await;
         let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(Self::answer(running, from, ballot_answer(&answer)))
@@ -239,19 +241,36 @@ impl Peer for PeerPort {
     ) -> Result<Response<wire::HelloAnswer>, Status> {
         let wire::HelloRequest { from, to, group } = request.into_inner();
         let caller = Caller { from, to, group };
-        self.replica(BrokerGroupId::new(group))?.hello(&caller).map(Response::new)
+        self.replica(BrokerGroupId::new(group))?.hello(&caller).await.map(Response::new)
     }
 
     async fn adopt(
         &self,
         request: Request<wire::AdoptRequest>,
     ) -> Result<Response<wire::AdoptAnswer>, Status> {
-        let wire::AdoptRequest { from, to, group, cluster } = request.into_inner();
+        let wire::AdoptRequest { from, to, group, cluster, durability } = request.into_inner();
         let caller = Caller { from, to, group };
         let replica = self.replica(BrokerGroupId::new(group))?;
-        let refusal = replica.adopt(&caller, &cluster)?.err().unwrap_or_default();
+        let refusal = replica.adopt(&caller, &cluster, durability)?.err().unwrap_or_default();
         Ok(Response::new(wire::AdoptAnswer { refusal }))
     }
+
+    async fn announce(
+        &self,
+        request: Request<wire::AnnounceRequest>,
+    ) -> Result<Response<wire::AnnounceAnswer>, Status> {
+        let Met { shared, running, from } = self.meet(request.metadata())?;
+        moved(shared.clone(), from, request.into_inner()).await?;
+        Ok(Self::answer(running, from, wire::AnnounceAnswer {}))
+    }
+}
+
+/// A new node that has not got as far as the entry that took it in.
+fn may_vote(shared: &Shared) -> Result<(), Status> {
+    if shared.has_voice() {
+        return Ok(());
+    }
+    Err(Status::unavailable("this node is new and has no voice yet"))
 }
 
 fn missing(field: &str) -> Status {
@@ -262,16 +281,19 @@ fn missing(field: &str) -> Status {
 /// and leaves the reason in `problem`.
 fn append_requests(
     stream: Streaming<wire::AppendRequest>,
+    shared: Arc<Shared>,
     problem: Arc<Mutex<Option<Status>>>,
 ) -> impl Stream<Item = AppendEntriesRequest<Types>> + Send + 'static {
-    futures::stream::unfold((stream, problem), |(mut stream, problem)| async move {
+    let state = (stream, shared, problem);
+    futures::stream::unfold(state, |(mut stream, shared, problem)| async move {
         let message = match timeout(STREAM_IDLE, stream.message()).await {
             Ok(Ok(message)) => message?,
             // The caller is gone or silent: there is nobody to tell.
             Ok(Err(_)) | Err(_) => return None,
         };
+        shared.hear();
         match read_append(message) {
-            Ok(request) => Some((request, (stream, problem))),
+            Ok(request) => Some((request, (stream, shared, problem))),
             Err(status) => {
                 *problem.lock() = Some(status);
                 None

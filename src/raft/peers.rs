@@ -164,16 +164,48 @@ impl Peers {
     }
 }
 
-/// Lazily connected; a connection that breaks is made again by the next call.
+/// Lazily connected; a connection that breaks is made again by the next call, which resolves the
+/// host's name anew.
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
     net: Net,
     open: Mutex<HashMap<(NodeId, Lane), (String, Channel)>>,
+    moved: Mutex<HashMap<NodeId, Moved>>,
 }
+
+/// A node that said it is reached elsewhere. Calls to where it was go to where it is, until the
+/// membership says it too: openraft keeps clients with an address from before.
+#[derive(Debug)]
+struct Moved {
+    from: Vec<String>,
+    to: String,
+}
+
+/// Old addresses of a node that are remembered.
+const MOVES_MAX: usize = 8;
 
 impl Channels {
     pub(crate) fn new(net: Net) -> Self {
-        Self { net, open: Mutex::default() }
+        Self { net, open: Mutex::default(), moved: Mutex::default() }
+    }
+
+    /// The node was reached at `old` and says that it is at `new` now. Whoever answers there is
+    /// asked for its id before anything else, so a wrong address does no harm.
+    pub(crate) fn moved(&self, node: NodeId, old: &str, new: &str) {
+        let mut moved = self.moved.lock();
+        let known = moved.entry(node).or_insert_with(|| Moved { from: Vec::new(), to: new.into() });
+        let before = std::mem::replace(&mut known.to, new.to_owned());
+        known.from.extend([before, old.to_owned()]);
+        known.from.retain(|address| address != new);
+        known.from.dedup();
+        let surplus = known.from.len().saturating_sub(MOVES_MAX);
+        known.from.drain(..surplus);
+    }
+
+    fn place(&self, node: NodeId, address: &str) -> String {
+        let moved = self.moved.lock();
+        let moved = moved.get(&node).filter(|moved| moved.from.iter().any(|old| old == address));
+        moved.map_or_else(|| address.to_owned(), |moved| moved.to.clone())
     }
 
     pub(crate) fn client(
@@ -182,6 +214,7 @@ impl Channels {
         address: &str,
         lane: Lane,
     ) -> Result<PeerClient<Channel>, tonic::Status> {
+        let address = &*self.place(node, address);
         let mut channels = self.open.lock();
         let channel = match channels.get(&(node, lane)) {
             Some((known, channel)) if known == address => channel.clone(),
@@ -241,6 +274,24 @@ mod tests {
         assert!(matches!(refusal(&call(&peers(7, 1, 1), 2)), HandshakeError::Group { .. }));
         assert!(matches!(refusal(&call(&peers(7, 0, 1), 3)), HandshakeError::Node { .. }));
         assert_eq!(refusal(&MetadataMap::new()), HandshakeError::Missing);
+    }
+
+    #[test]
+    fn a_node_that_moved_is_called_where_it_is() {
+        let (channels, node) = (Channels::default(), NodeId::new(3));
+        assert_eq!(channels.place(node, "a:1"), "a:1");
+        channels.moved(node, "a:1", "b:1");
+        channels.moved(node, "b:1", "c:1");
+        assert_eq!([channels.place(node, "a:1"), channels.place(node, "b:1")], ["c:1", "c:1"]);
+        assert_eq!(channels.place(NodeId::new(4), "a:1"), "a:1");
+        channels.moved(node, "c:1", "a:1");
+        assert_eq!(channels.place(node, "a:1"), "a:1", "it moved back");
+        assert_eq!(channels.place(node, "c:1"), "a:1");
+        assert_eq!(channels.place(node, "d:1"), "d:1", "the log knows of a later move");
+        for port in 0..100 {
+            channels.moved(node, "a:1", &format!("e:{port}"));
+        }
+        assert!(channels.moved.lock()[&node].from.len() <= MOVES_MAX);
     }
 
     #[test]

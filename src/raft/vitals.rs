@@ -237,13 +237,7 @@ impl Rounds {
     }
 
     /// A leader with a clock or a disk that is far worse than the others' gives the group away.
-    async fn hand_over(
-        &mut self,
-        shared: &Arc<Shared>,
-        own: Vitals,
-        suspect: bool,
-        voters: &[NodeId],
-    ) {
+    async fn hand_over(&mut self, shared: &Shared, own: Vitals, suspect: bool, voters: &[NodeId]) {
         let leads = shared.leadership.borrow().leader == Some(shared.options.node);
         let micros = |voter: &NodeId| self.heard.get(voter).map(|heard| heard.sync_micros);
         let others: Vec<u64> = voters.iter().filter_map(micros).filter(|took| *took > 0).collect();
@@ -254,7 +248,7 @@ impl Rounds {
         }
         let (took, slow) = (own.sync_micros, self.slow >= SLOW_ROUNDS);
         self.slow = 0;
-        match shared.clone().transfer_leadership().await {
+        match shared.transfer_leadership().await {
             Ok(()) => tracing::warn!(suspect, slow, took, ?others, "handed the leadership over"),
             Err(error) => tracing::warn!(suspect, slow, %error, "cannot hand the leadership over"),
         }

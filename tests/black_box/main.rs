@@ -19,6 +19,7 @@ mod damage;
 mod first_start;
 mod limits;
 mod malformed;
+mod membership;
 mod name_server;
 mod polls;
 mod overload;

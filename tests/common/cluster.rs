@@ -34,12 +34,14 @@ pub(crate) struct Plan {
     pub(crate) broker_groups: u16,
     /// Whether a node that ends is started again.
     pub(crate) restart: bool,
+    /// Ports that are free for so many more nodes.
+    pub(crate) spare: u16,
     pub(crate) environment: Vec<(&'static str, String)>,
 }
 
 impl Plan {
     pub(crate) fn of(nodes: u16) -> Self {
-        Self { nodes, broker_groups: 1, restart: false, environment: Vec::new() }
+        Self { nodes, broker_groups: 1, restart: false, spare: 0, environment: Vec::new() }
     }
 }
 
@@ -69,6 +71,7 @@ pub(crate) struct Node {
 pub(crate) struct Replica {
     pub(crate) node: u64,
     pub(crate) role: String,
+    pub(crate) voter: bool,
     pub(crate) term: u64,
     pub(crate) applied: Option<u64>,
     pub(crate) state_hash: Option<String>,
@@ -78,7 +81,7 @@ impl Cluster {
     /// Starts and waits until every node is ready.
     pub(crate) fn start(plan: Plan) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let base_port = free_ports(plan.nodes);
+        let base_port = free_ports(plan.nodes + plan.spare);
         let folder = tempfile::Builder::new().prefix("raftmq-").tempdir().unwrap();
         let (child, first_ready) = (None, Duration::ZERO);
         let mut cluster = Self { plan, base_port, child, folder, first_ready, _turn: turn };
@@ -110,6 +113,19 @@ impl Cluster {
 
     pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("data")
+    }
+
+    pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.plan.environment.iter().cloned()
+    }
+
+    /// A place for a node that `up` does not start.
+    pub(crate) fn spare_node(&self, id: u64) -> Node {
+        let place = u16::try_from(id - 1).unwrap();
+        assert!(place < self.plan.nodes + self.plan.spare, "no port is kept for node {id}");
+        let at =
+            |port| SocketAddr::from(([127, 0, 0, 1], self.base_port + place * NODE_STRIDE + port));
+        Node { node: id, pid: 0, grpc: at(0), http: at(1), peer: at(2) }
     }
 
     /// Where the output of `up` and of its nodes goes.
@@ -208,6 +224,30 @@ impl Cluster {
             let complete = replicas.len() == usize::from(self.plan.nodes);
             if complete && leaders == 1 && leaders + followers == replicas.len() && equal {
                 Ok(replicas)
+            } else {
+                Err(format!("{replicas:?}"))
+            }
+        })
+    }
+
+    /// Waits until all replicas that this node sees are voters, and equal.
+    pub(crate) fn wait_equal_by(
+        &self,
+        endpoint: SocketAddr,
+        nodes: &[u64],
+        within: Duration,
+    ) -> Vec<Replica> {
+        until(&format!("nodes {nodes:?} are equal"), within, || {
+            let replicas = self.status_by(endpoint)?;
+            let seen: Vec<u64> = replicas.iter().map(|replica| replica.node).collect();
+            let first = &replicas[0];
+            let level = |replica: &Replica| {
+                replica.voter
+                    && replica.state_hash.is_some()
+                    && replica.state_hash == first.state_hash
+            };
+            if seen == nodes && replicas.iter().all(level) {
+                Ok(replicas.clone())
             } else {
                 Err(format!("{replicas:?}"))
             }
@@ -345,6 +385,7 @@ fn read_replica(value: &Value) -> Result<Replica, String> {
     Ok(Replica {
         node: value["node"].as_u64().ok_or_else(missing)?,
         role: value["role"].as_str().ok_or_else(missing)?.to_owned(),
+        voter: value["voter"].as_bool().ok_or_else(missing)?,
         term: value["term"].as_u64().ok_or_else(missing)?,
         applied: value["applied"].as_u64(),
         state_hash: hash,

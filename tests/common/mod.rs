@@ -1,5 +1,6 @@
 //! What the black-box tests share: real processes, official clients, and waiting for conditions.
 
+pub(crate) mod by_hand;
 pub(crate) mod clients;
 pub(crate) mod cluster;
 pub(crate) mod driver;

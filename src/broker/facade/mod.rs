@@ -12,8 +12,8 @@ use bytes::Bytes;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::base::{BrokerGroupId, BrokerGroupName, ClientId, GroupName, Millis, TopicName};
-use crate::broker::api::{Assignment, ClientKind, GroupStatus, Route};
+use crate::base::{BrokerGroupId, BrokerGroupName, ClientId, GroupName, Millis, NodeId, TopicName};
+use crate::broker::api::{Assignment, ClientKind, GroupStatus, MembersChange, MembersStep, Route};
 use crate::broker::clients::Clients;
 use crate::broker::error::{NoBrokerGroup, NoTopic, RouteError};
 use crate::broker::{Bell, Nodes, Options, Pulse, Replica};
@@ -127,6 +127,22 @@ impl Broker {
     /// Each broker group at an entry of its own. `units` also reads and hashes every queue unit.
     pub async fn cluster_status(&self, units: bool) -> Vec<GroupStatus> {
         join_all(self.0.replicas.iter().map(|replica| replica.status(units))).await
+    }
+
+    /// One step of a change in every broker group, since every node has a replica of each. To be
+    /// repeated until all are done.
+    pub async fn change_members(&self, change: &MembersChange) -> Vec<MembersStep> {
+        join_all(self.0.replicas.iter().map(|replica| replica.change_members(change))).await
+    }
+
+    /// Hands the leadership of these broker groups, or of all, to one node.
+    pub async fn lead_by(
+        &self,
+        groups: &[BrokerGroupName],
+        to: NodeId,
+    ) -> Result<Vec<MembersStep>, NoBrokerGroup> {
+        let chosen = self.named(groups)?;
+        Ok(join_all(chosen.into_iter().map(|replica| replica.lead_by(to))).await)
     }
 
     fn replica(&self, group: BrokerGroupId) -> Option<&Replica> {

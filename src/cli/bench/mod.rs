@@ -11,13 +11,13 @@ mod disk;
 mod drive;
 mod report;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
 use crate::base::{GroupName, TopicName};
-use crate::client::Client;
 use crate::node::Load;
 
 use super::Ask;
@@ -164,31 +164,35 @@ impl Shape {
 }
 
 impl Way {
-    /// The endpoint of the load.
-    async fn end(&self) -> Result<String, Failure> {
-        let client = self.ask.client().await?;
-        if self.stay {
-            return Ok(self.ask.endpoint.clone());
-        }
-        Ok(leader(&client).await?.unwrap_or_else(|| self.ask.endpoint.clone()))
+    async fn end(&self) -> Result<End, Failure> {
+        let groups = self.ask.client().await?.cluster_status(false).await?;
+        let durability: BTreeSet<_> = groups.iter().map(|group| group.durability.clone()).collect();
+        let durability = durability.into_iter().collect::<Vec<_>>().join(", ");
+        let mut nodes = groups.into_iter().flat_map(|group| group.nodes);
+        let leader = nodes.find(|node| node.role == "leader").filter(|_| !self.stay);
+        let endpoint = leader.map_or_else(|| self.ask.endpoint.clone(), |node| node.grpc);
+        Ok(End { endpoint, durability })
     }
 }
 
-/// The address of the node that leads, as far as one is known.
-async fn leader(client: &Client) -> Result<Option<String>, Failure> {
-    let groups = client.cluster_status(false).await?;
-    let mut nodes = groups.into_iter().flat_map(|group| group.nodes);
-    Ok(nodes.find(|node| node.role == "leader").map(|node| node.grpc))
+/// Where a load goes to.
+struct End {
+    /// The node that leads, as far as one is known and the load need not stay where it is.
+    endpoint: String,
+    /// Of all broker groups.
+    durability: String,
 }
 
 impl Produce {
     async fn run(self) -> Result<Report, Failure> {
         let disk = disk::measure(&self.shape.data).await?;
-        let course = Course::new(self.way.end().await?, self.topic, self.shape.clone());
+        let End { endpoint, durability } = self.way.end().await?;
+        let course = Course::new(endpoint, self.topic, self.shape.clone());
         let (figures, refusals) = course.produce(self.rate).await?;
         let latency_of = "a send, until it is answered OK";
         let mut report = Report::new("produce", latency_of, &self.shape, figures, disk);
         report.refusals = Some(refusals);
+        report.durability = durability;
         Ok(report)
     }
 }
@@ -197,13 +201,16 @@ impl Consume {
     async fn run(self) -> Result<Report, Failure> {
         let group = self.group.unwrap_or_else(|| fresh("bench-readers"));
         let mut shape = self.shape;
-        let course = Course::new(self.way.end().await?, self.topic, shape.clone());
+        let End { endpoint, durability } = self.way.end().await?;
+        let course = Course::new(endpoint, self.topic, shape.clone());
         course.prefill(self.prefill).await?;
         let disk = disk::measure(&shape.data).await?;
         let figures = course.consume(group).await?;
         shape.batch = drive::RECEIVE;
         let latency_of = "a receive of up to 32 and its acknowledgement";
-        Ok(Report::new("consume", latency_of, &shape, figures, disk))
+        let mut report = Report::new("consume", latency_of, &shape, figures, disk);
+        report.durability = durability;
+        Ok(report)
     }
 }
 
@@ -214,15 +221,13 @@ impl E2e {
             let name = fresh("bench-e2e").to_string();
             TopicName::new(&name).expect("a group's name is a topic's name")
         });
-        let course = Course::new(self.way.end().await?, topic, self.shape.clone());
+        let End { endpoint, durability } = self.way.end().await?;
+        let course = Course::new(endpoint, topic, self.shape.clone());
         let figures = course.end_to_end(fresh("bench-readers")).await?;
-        Ok(Report::new(
-            "e2e",
-            "a message, from its send to its receive",
-            &self.shape,
-            figures,
-            disk,
-        ))
+        let latency_of = "a message, from its send to its receive";
+        let mut report = Report::new("e2e", latency_of, &self.shape, figures, disk);
+        report.durability = durability;
+        Ok(report)
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::node::{DURABILITY, Figures};
+use crate::base::Durability;
+use crate::node::Figures;
 
 use super::super::output::Table;
 use super::Shape;
@@ -30,7 +31,7 @@ pub(super) struct Report {
     in_flight: u32,
     batch: u32,
     /// What an answer stands for.
-    durability: &'static str,
+    pub(super) durability: String,
     #[serde(flatten)]
     figures: Figures,
     #[serde(flatten)]
@@ -50,7 +51,7 @@ impl Report {
         disk: Disk,
     ) -> Self {
         let Shape { size, in_flight, batch, ref data, .. } = *shape;
-        let (data, durability) = (data.clone(), DURABILITY);
+        let (data, durability) = (data.clone(), Durability::default().to_string());
         let refusals = None;
         Self {
             bench,
@@ -85,7 +86,7 @@ pub(super) fn table(report: &Report) -> Table {
         row("size", format!("{} bytes", report.size)),
         row("in flight", report.in_flight.to_string()),
         row("batch", report.batch.to_string()),
-        row("durability", report.durability.to_owned()),
+        row("durability", report.durability.clone()),
         row("disk", format!("{}, just before", report.data.display())),
         row("  fdatasync/s", format!("{:.0}", disk.fdatasync_per_second)),
         row("  fdatasync p50", micros(disk.fdatasync_p50_us)),

@@ -40,7 +40,7 @@ impl Drop for Scratch {
 pub(in crate::cli) async fn measure(data: &Path, load: Load) -> Result<Figures, UpError> {
     let scratch = Scratch::make(data)?;
     let nodes = free(&scratch.0)?;
-    prepare(&scratch.0, &nodes, None)?;
+    prepare(&scratch.0, &nodes, None, None)?;
     let count = nodes.len();
     let start = |planned| Running::start(planned, count, Some(load));
     let running: Result<Vec<Running>, UpError> = nodes.into_iter().map(start).collect();

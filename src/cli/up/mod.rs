@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use rustix::fs::FlockOperation;
 
-use crate::base::NodeId;
+use crate::base::{Durability, NodeId};
 use crate::node::certificate::{self, CertificateError};
 
 use super::failure::Failure;
@@ -40,6 +40,10 @@ pub(super) struct Up {
     /// By default what is in the data directory, or else 1; more can be added later.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
     broker_groups: Option<u16>,
+    /// What an OK stands for in broker groups that are created now: majority-fsync or
+    /// majority-memory. By default what is in the data directory, or else majority-fsync.
+    #[arg(long, value_name = "MODE")]
+    durability: Option<Durability>,
     /// Where configurations, data and logs of the nodes go.
     #[arg(long, value_name = "DIR", default_value = "raftmq-data")]
     data: PathBuf,
@@ -109,7 +113,7 @@ impl Up {
         let nodes = up.plan(there)?;
         plan::check_moved(&up.data, &nodes[..usize::try_from(there).unwrap_or(0)])?;
         check_ports(&nodes)?;
-        prepare(&up.data, &nodes, up.broker_groups)?;
+        prepare(&up.data, &nodes, up.broker_groups, up.durability)?;
         here(supervise::supervise(&up.data, nodes, up.restart, output))
     }
 
@@ -125,9 +129,14 @@ impl Up {
 }
 
 /// Writes what nodes read at their start.
-fn prepare(data: &Path, nodes: &[Planned], broker_groups: Option<u16>) -> Result<(), UpError> {
+fn prepare(
+    data: &Path,
+    nodes: &[Planned],
+    broker_groups: Option<u16>,
+    durability: Option<Durability>,
+) -> Result<(), UpError> {
     certificate::keep_own(data, &Ipv4Addr::LOCALHOST.to_string())?;
-    plan::write_configs(nodes, broker_groups)
+    plan::write_configs(nodes, broker_groups, durability)
 }
 
 /// Held as long as the file is open, and given back by the kernel however the process ends.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::base::NodeId;
+use crate::base::{Durability, NodeId};
 use crate::config::HostPort;
 use crate::node::certificate;
 
@@ -104,7 +104,11 @@ pub(super) fn check_moved(data: &Path, existing: &[Planned]) -> Result<(), UpErr
 
 /// Writes the file of each node. Settings that someone added to an existing file stay; what the
 /// plan decides is overwritten.
-pub(super) fn write_configs(nodes: &[Planned], broker_groups: Option<u16>) -> Result<(), UpError> {
+pub(super) fn write_configs(
+    nodes: &[Planned],
+    broker_groups: Option<u16>,
+    durability: Option<Durability>,
+) -> Result<(), UpError> {
     for planned in nodes {
         fs::create_dir_all(&planned.dir).map_err(|source| UpError::file(&planned.dir, source))?;
         let path = planned.config_path();
@@ -113,6 +117,9 @@ pub(super) fn write_configs(nodes: &[Planned], broker_groups: Option<u16>) -> Re
         if let Some(asked) = broker_groups {
             let fewer = |there| UpError::FewerGroups { path: path.clone(), there, asked };
             set_broker_groups(&mut table, asked).map_err(fewer)?;
+        }
+        if let Some(durability) = durability {
+            set(&mut table, "broker", "durability", Value::from(durability.name()));
         }
         let text = format!("# Written by raftmq up, which keeps what you add.\n\n{table}");
         if fs::read_to_string(&path).is_ok_and(|old| old == text) {
@@ -252,7 +259,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(existing(dir.path()), 0);
         let nodes = plan(dir.path(), 3, Some(9000)).unwrap();
-        write_configs(&nodes, None).unwrap();
+        write_configs(&nodes, None, None).unwrap();
         assert_eq!(existing(dir.path()), 3);
 
         let path = nodes[1].config_path();
@@ -264,14 +271,14 @@ mod tests {
 
         let added = fs::read_to_string(&path).unwrap() + "\n[admin]\nfrom_anywhere = true\n";
         fs::write(&path, added).unwrap();
-        write_configs(&nodes, None).unwrap();
+        write_configs(&nodes, None, None).unwrap();
         assert!(load().admin_from_anywhere);
 
         let own = certificate::own_files(dir.path());
         assert_eq!(load().tls, Some(own.clone()));
         let elsewhere = fs::read_to_string(&path).unwrap().replace("/tls/key", "/other/key");
         fs::write(&path, elsewhere).unwrap();
-        write_configs(&nodes, None).unwrap();
+        write_configs(&nodes, None, None).unwrap();
         let key = dir.path().join("other/key.pem");
         assert_eq!(load().tls, Some(crate::config::TlsFiles { key, ..own }), "it was set by hand");
 
@@ -291,13 +298,17 @@ mod tests {
             let names = sources.load().unwrap().broker_groups;
             names.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        write_configs(&nodes, None).unwrap();
+        write_configs(&nodes, None, None).unwrap();
         assert_eq!(groups(), ["group-0"]);
-        write_configs(&nodes, Some(3)).unwrap();
+        write_configs(&nodes, Some(3), None).unwrap();
         assert_eq!(groups(), ["group-0", "group-1", "group-2"]);
-        write_configs(&nodes, None).unwrap();
+        let memory = Some(Durability::MajorityMemory);
+        write_configs(&nodes, None, memory).unwrap();
+        write_configs(&nodes, None, None).unwrap();
         assert_eq!(groups().len(), 3, "what is there stays");
-        let error = write_configs(&nodes, Some(2)).unwrap_err().to_string();
+        let sources = Sources { file: nodes[0].config_path(), overlays: vec![] };
+        assert_eq!(sources.load().unwrap().durability, memory);
+        let error = write_configs(&nodes, Some(2), None).unwrap_err().to_string();
         assert!(error.contains("group-0, group-1, group-2"), "{error}");
     }
 
@@ -305,10 +316,10 @@ mod tests {
     fn the_certificate_moves_with_the_data() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (dir.path().join("old"), dir.path().join("new"));
-        write_configs(&plan(&old, 1, None).unwrap(), None).unwrap();
+        write_configs(&plan(&old, 1, None).unwrap(), None, None).unwrap();
         fs::rename(&old, &new).unwrap();
         let nodes = plan(&new, 1, None).unwrap();
-        write_configs(&nodes, None).unwrap();
+        write_configs(&nodes, None, None).unwrap();
         let config = Sources { file: nodes[0].config_path(), overlays: vec![] }.load().unwrap();
         assert_eq!(config.tls, Some(certificate::own_files(&new)));
     }

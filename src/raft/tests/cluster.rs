@@ -15,13 +15,14 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 
-use crate::base::{Millis, NodeId, TopicName};
+use crate::base::{Durability, Millis, NodeId, TopicName};
 use crate::command::{Command, CreateTopic, Reply};
 use crate::env;
 use crate::machine::Effect;
 use crate::message::MessageKind;
 use crate::raft::{
-    Asked, EffectSink, Group, Member, Options, ProposeError, StartError, Status, Timing,
+    Asked, Belonging, ChangeError, EffectSink, Group, Member, MemberChange, OpenError, Options,
+    ProposeError, StartError, Status, Timing,
 };
 
 /// Whatever is waited for comes within this time, or the test fails.
@@ -101,7 +102,12 @@ impl Node {
 pub(super) struct Cluster {
     dir: TempDir,
     members: Vec<Member>,
+    /// Who is in the configuration of a node that is started now.
+    configured: Vec<u64>,
+    /// As configured, for nodes that are started now.
+    pub(super) durability: Option<Durability>,
     nodes: Vec<Option<Node>>,
+    starting: Option<JoinHandle<Result<(), StartError>>>,
 }
 
 impl Cluster {
@@ -117,7 +123,80 @@ impl Cluster {
             held.push(listener);
         }
         let nodes = (0..count).map(|_| None).collect();
-        Self { dir: tempfile::tempdir().unwrap(), members, nodes }
+        let configured = (1..=count).collect();
+        let dir = tempfile::tempdir().unwrap();
+        Self { dir, members, configured, durability: None, nodes, starting: None }
+    }
+
+    /// The first ones, out of `count` that have a place.
+    pub(super) async fn started_with(count: u64, first: &[u64]) -> Self {
+        let mut cluster = Self::new(count).await;
+        cluster.configured = first.to_vec();
+        for (node, result) in cluster.start_all(first).await {
+            assert_eq!(result, Ok(()), "node {node} did not start");
+        }
+        cluster.leader().await;
+        cluster
+    }
+
+    pub(super) fn configure_only(&mut self, nodes: &[u64]) {
+        self.configured = nodes.to_vec();
+    }
+
+    /// Nodes that are started from now on know of this one.
+    pub(super) fn configure(&mut self, node: u64) {
+        self.configured.push(node);
+    }
+
+    /// From its next start on, the node is somewhere else.
+    pub(super) async fn relocate(&mut self, node: u64) {
+        // Not where other tests look for free ports.
+        let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
+        self.members[index(node)].peer = listener.local_addr().unwrap().to_string();
+    }
+
+    pub(super) fn member(&self, node: u64) -> Member {
+        self.members[index(node)].clone()
+    }
+
+    /// Starts a node that the group does not know, and returns while it waits.
+    pub(super) async fn start_waiting(&mut self, node: u64) {
+        let group = self.open(node).await;
+        let mut belonging = group.belonging();
+        self.starting = Some(self.node(node).spawn(async move { group.start().await }));
+        let waiting = belonging.wait_for(|now| matches!(now, Belonging::Waiting { .. }));
+        drop(timeout(PATIENCE, waiting).await.expect("the node waits to be added").unwrap());
+    }
+
+    /// How the start ended of the node that was last started to wait.
+    pub(super) async fn started_waiting(&mut self) -> Result<(), StartError> {
+        let starting = self.starting.take().expect("a node was started to wait");
+        timeout(PATIENCE, starting).await.expect("the node starts or says why not").unwrap()
+    }
+
+    /// Makes a change at the leader, wherever it is, once none is under way.
+    pub(super) async fn change(&self, change: MemberChange) -> Result<(), ChangeError> {
+        let since = Instant::now();
+        loop {
+            let leader = self.node(self.leader().await);
+            let (group, change) = (leader.group.clone(), change.clone());
+            match leader.on(async move { group.change_members(change).await }).await {
+                Err(ChangeError::UnderWay | ChangeError::NotLeader)
+                    if since.elapsed() < PATIENCE => {}
+                outcome => return outcome,
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// The leader knows the node to have everything that was there at the call.
+    pub(super) async fn caught_up(&self, node: u64) {
+        let leader = self.node(self.leader().await);
+        let last = leader.status().last;
+        eventually("the node has what the leader has", || {
+            (leader.group.matched(NodeId::new(node)) >= last).then_some(())
+        })
+        .await;
     }
 
     /// All run, and one leads.
@@ -136,7 +215,10 @@ impl Cluster {
     }
 
     fn options(&self, node: u64) -> Options {
-        let mut options = Options::new(NodeId::new(node), self.dir(node), self.members.clone());
+        let configured = |member: &&Member| self.configured.contains(&member.node.get());
+        let members = self.members.iter().filter(configured).cloned().collect();
+        let mut options = Options::new(NodeId::new(node), self.dir(node), members);
+        options.durability = self.durability;
         options.log.segment_bytes = 4 << 20;
         options.timing = Timing {
             heartbeat: Millis::new(100),
@@ -145,6 +227,13 @@ impl Cluster {
             idle: Millis::new(3_000),
         };
         options
+    }
+
+    /// Opens the files of a node that cannot be opened.
+    pub(super) fn refused(&self, node: u64) -> OpenError {
+        let asked = Arc::new(Echo(NodeId::new(node)));
+        let opened = Group::open(env::os::env(), self.options(node), asked, Arc::new(Deaf));
+        opened.expect_err("it was opened")
     }
 
     /// Opens a node and serves its peer port; it does not take part yet.
@@ -238,8 +327,14 @@ impl Cluster {
 
     /// All running nodes have applied the same entry and have the same state there.
     pub(super) async fn agree(&self) {
+        self.agree_without(0).await;
+    }
+
+    /// The same, one node left out.
+    pub(super) async fn agree_without(&self, stranger: u64) {
         eventually("all nodes have applied the same", || {
-            let mut states = self.running().map(|(_, node)| {
+            let members = self.running().filter(|(node, _)| *node != stranger);
+            let mut states = members.map(|(_, node)| {
                 node.group
                     .read(|state| (state.applied(), state.hash(), state.units_hash().unwrap()))
             });

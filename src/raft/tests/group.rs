@@ -158,8 +158,13 @@ async fn founding_survives_being_killed() {
     let cluster_id = crate::base::ClusterId::new(77);
     for node in [1, 2] {
         let group = crate::base::BrokerGroupId::new(0);
-        let identity =
-            crate::commit_log::Identity { cluster: cluster_id, group, node: NodeId::new(node) };
+        let identity = crate::commit_log::Identity {
+            cluster: cluster_id,
+            group,
+            node: NodeId::new(node),
+            durability: crate::base::Durability::MajorityFsync,
+            joined: None,
+        };
         identity.store(&crate::env::os::OsDisk, &cluster.dir(node)).unwrap();
     }
     for (node, result) in cluster.start_all(&[3, 2, 1]).await {
