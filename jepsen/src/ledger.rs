@@ -32,6 +32,12 @@ fn commit() -> String {
     if dirty { commit + "+" } else { commit }
 }
 
+/// The commit that fresh seeds are made from.
+pub(crate) fn head() -> String {
+    let told = std::env::var("RAFTMQ_SEEDS_OF").ok();
+    told.or_else(|| git(&["rev-parse", "HEAD"])).unwrap_or_else(|| "none".to_owned())
+}
+
 fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

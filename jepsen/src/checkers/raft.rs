@@ -35,6 +35,8 @@ struct Replica {
     /// Durable as far as was ever claimed, over all lives.
     durable: Option<u64>,
     vote: Option<(u64, u64, bool)>,
+    /// It lost its disk, and with it the right to take part under its id.
+    wiped: bool,
 }
 
 /// All that was seen of one group.
@@ -73,6 +75,13 @@ impl RaftChecker {
         replica.durable = replica.durable.max(flushed);
     }
 
+    /// A replica lost its disk.
+    pub(crate) fn wiped(&mut self, node: usize) {
+        // What it had confirmed before may still be told as committed.
+        let durable = self.replicas[node].durable;
+        self.replicas[node] = Replica { wiped: true, durable, ..Replica::default() };
+    }
+
     /// Takes a look at one replica. `entry` reads its log; `None` is an entry that it does not
     /// hold any more.
     pub(crate) fn observe(
@@ -81,6 +90,14 @@ impl RaftChecker {
         look: Look,
         mut entry: impl FnMut(u64) -> Option<EntryMark>,
     ) {
+        if self.replicas[node].wiped {
+            if look.last.is_some() || look.vote.is_some() {
+                let what = format!("node {node} lost its disk, and then: {look:?}");
+                self.violated("wiped-takes-part", what);
+                self.replicas[node].wiped = false;
+            }
+            return;
+        }
         let before = self.replicas[node].look;
         if before.life != look.life {
             self.replicas[node].compared = 0;
@@ -303,6 +320,16 @@ mod tests {
         let changed = Look { vote: Some((1, 2, false)), ..look(1, 5) };
         checker.observe(1, changed, |_| Some((1, 7)));
         assert_eq!(checks(&checker), ["vote-kept"]);
+    }
+
+    #[test]
+    fn a_node_without_its_disk_that_takes_part_is_seen() {
+        let mut checker = healthy();
+        checker.wiped(1);
+        checker.observe(1, Look { life: 2, ..Look::default() }, |_| None);
+        assert_eq!(checks(&checker), [""; 0]);
+        checker.observe(1, Look { life: 2, ..look(1, 5) }, |_| Some((1, 7)));
+        assert_eq!(checks(&checker), ["wiped-takes-part"]);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use raftmq::env::sim::SimDisk;
 use raftmq::env::{Disk, File, Open};
 
@@ -22,20 +23,30 @@ pub(crate) struct NodeDisk {
     random: Random,
     /// The longest that a sync of the log takes, in microseconds.
     slow: AtomicU64,
+    /// Bytes that were written over while somebody held them.
+    overwritten: Mutex<Vec<String>>,
 }
 
+/// So many lent pieces of one file are remembered before those that came back are forgotten.
+const LENT_MAX: usize = 256;
 /// A sync of a healthy disk takes at most so long.
 const SYNC_MICROS: u64 = 4_000;
 
 impl NodeDisk {
     pub(crate) fn new(node: usize, seed: u64, trace: Trace) -> Self {
         let random = Random::new(seed, &format!("disk {node}"));
-        Self { sim: SimDisk::new(), node, trace, random, slow: AtomicU64::new(SYNC_MICROS) }
+        let slow = AtomicU64::new(SYNC_MICROS);
+        let overwritten = Mutex::default();
+        Self { sim: SimDisk::new(), node, trace, random, slow, overwritten }
     }
 
     /// Syncs take up to so long from now on; `None` is the usual time.
     pub(crate) fn set_slow(&self, micros: Option<u64>) {
         self.slow.store(micros.unwrap_or(SYNC_MICROS), Ordering::Relaxed);
+    }
+
+    pub(crate) fn take_overwritten(&self) -> Vec<String> {
+        std::mem::take(&mut self.overwritten.lock())
     }
 
     fn note<T>(&self, what: &str, path: &Path, result: io::Result<T>) -> io::Result<T> {
@@ -59,7 +70,8 @@ impl Disk for Watched {
 
     fn open(&self, path: &Path, open: Open) -> io::Result<Arc<dyn File>> {
         let file = self.0.note("open", path, self.0.sim.open(path, open))?;
-        Ok(Arc::new(WatchedFile { disk: self.0.clone(), path: path.into(), file }))
+        let lent = Mutex::default();
+        Ok(Arc::new(WatchedFile { disk: self.0.clone(), path: path.into(), file, lent }))
     }
 
     fn read(&self, path: &Path) -> io::Result<Bytes> {
@@ -101,10 +113,53 @@ struct WatchedFile {
     disk: Arc<NodeDisk>,
     path: Box<Path>,
     file: Arc<dyn File>,
+    lent: Mutex<Vec<Lent>>,
+}
+
+/// Bytes that somebody may hold.
+#[derive(Debug)]
+struct Lent {
+    offset: u64,
+    bytes: Weak<Bytes>,
+}
+
+/// Keeps what is lent alive.
+struct Owner(Arc<Bytes>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl WatchedFile {
+    /// Nobody may hold bytes that are about to become others (rule R14).
+    fn check_lent(&self, offset: u64, bytes: &[u8]) {
+        let mut lent = self.lent.lock();
+        lent.retain(|lent| lent.bytes.strong_count() > 0);
+        let end = offset + bytes.len() as u64;
+        for held in lent.iter() {
+            let Some(old) = held.bytes.upgrade() else { continue };
+            let (from, to) = (held.offset.max(offset), (held.offset + old.len() as u64).min(end));
+            if from >= to {
+                continue;
+            }
+            let part = |of: &[u8], start: u64| {
+                let at = |place: u64| usize::try_from(place - start).unwrap_or_default();
+                of[at(from)..at(to)].to_vec()
+            };
+            if part(&old, held.offset) != part(bytes, offset) {
+                let path = self.path.display();
+                let what = format!("node {}: {path} at {from} to {to}", self.disk.node);
+                self.disk.overwritten.lock().push(what);
+            }
+        }
+    }
 }
 
 impl File for WatchedFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.check_lent(offset, bytes);
         let result = self.file.write_at(offset, bytes);
         let (node, path, len) = (self.disk.node, self.path.display(), bytes.len());
         let (good, sum) = (result.is_ok(), crc32c::crc32c(bytes));
@@ -114,7 +169,13 @@ impl File for WatchedFile {
     }
 
     fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes> {
-        self.file.read_at(offset, len)
+        let bytes = Arc::new(self.file.read_at(offset, len)?);
+        let mut lent = self.lent.lock();
+        if lent.len() >= LENT_MAX {
+            lent.retain(|lent| lent.bytes.strong_count() > 0);
+        }
+        lent.push(Lent { offset, bytes: Arc::downgrade(&bytes) });
+        Ok(Bytes::from_owner(Owner(bytes)))
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -130,6 +191,6 @@ impl File for WatchedFile {
     }
 
     fn lent(&self) -> bool {
-        self.file.lent()
+        self.lent.lock().iter().any(|lent| lent.bytes.strong_count() > 0)
     }
 }

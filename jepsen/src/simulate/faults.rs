@@ -6,6 +6,8 @@ use super::net::{HostId, Link, Micros};
 use super::plan::{Class, Fault, Planned, Target};
 use super::run::Cluster;
 
+/// Bytes that may be written before the nodes have told each other that room is short.
+const SUDDEN: u64 = 200 << 10;
 /// A fault that has found nobody for so long takes any node.
 const PATIENCE: Micros = 500_000;
 
@@ -119,6 +121,10 @@ fn meets(cluster: &Cluster, fault: &Fault, late: bool) -> (Vec<HostId>, Links) {
         | Fault::Slow { target, .. }
         | Fault::Skew { target, .. }
         | Fault::Rate { target, .. } => *target,
+        Fault::Rot { node, .. } | Fault::Wipe { node } => {
+            let there = cluster.is_up(*node) && cluster.has_group();
+            return (there.then_some(*node).into_iter().collect(), Links::new());
+        }
         Fault::Delay { .. } | Fault::Loss { .. } => Target::Everybody,
         Fault::Cut { shape } => {
             return (Vec::new(), shape.links(cluster.nodes.len(), leader));
@@ -157,7 +163,7 @@ fn begin(cluster: &mut Cluster, planned: &Planned, nodes: &[HostId]) {
                 disk.sim.set_capacity(Some(disk.sim.used() + room));
                 let settings = &cluster.nodes[*node].node.settings;
                 // So sudden a lack of room that nothing could be set aside before.
-                if !settings.spare || *room < 2 * settings.segment_bytes {
+                if !settings.spare || *room < 2 * settings.segment_bytes + SUDDEN {
                     cluster.excuse(*node, planned.until);
                 }
             }
@@ -166,6 +172,8 @@ fn begin(cluster: &mut Cluster, planned: &Planned, nodes: &[HostId]) {
             Fault::Rate { parts_per_million, .. } => {
                 cluster.world.set_rate(*node, *parts_per_million);
             }
+            Fault::Rot { lot, .. } => cluster.rot(*node, *lot),
+            Fault::Wipe { .. } => cluster.wipe(*node),
             Fault::Delay { .. } | Fault::Loss { .. } | Fault::Cut { .. } => {}
         }
     }
@@ -182,6 +190,7 @@ fn end(cluster: &mut Cluster, active: &Active) {
             Fault::Rate { .. } => cluster.world.set_rate(*node, 0),
             // The node comes back by itself, and countdowns end with the life they were set in.
             Fault::Crash { .. } | Fault::Kill { .. } | Fault::Eio { .. } => {}
+            Fault::Rot { .. } | Fault::Wipe { .. } => {}
             Fault::Delay { .. } | Fault::Loss { .. } | Fault::Cut { .. } => {}
         }
     }

@@ -11,12 +11,15 @@ mod ambient;
 mod clients;
 mod disk;
 mod faults;
+pub(crate) mod mutants;
 mod net;
 mod node;
 mod panics;
 mod plan;
 mod random;
 mod run;
+mod summary;
+pub(crate) mod sweep;
 mod trace;
 mod watch;
 mod world;
@@ -29,9 +32,12 @@ use clap::Args;
 
 use self::plan::Class;
 use self::run::{Choice, Report, run};
+use self::summary::Summary;
 use crate::checkers::Verdict;
 use crate::say;
 
+/// How a build like this one is made.
+const FEATURES: &str = if cfg!(feature = "mutants") { " --features mutants" } else { "" };
 /// The run could not be made.
 const HARNESS_FAILED: u8 = 3;
 /// Stack of the thread that a run has for itself.
@@ -55,6 +61,9 @@ pub(crate) struct Simulate {
     /// Write down everything that happens.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Print what came of it as one line of JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs one seed and prints what came of it. The exit code is 0 for true, 1 for false, 2 for
@@ -105,51 +114,32 @@ fn mutant(name: &str) -> Result<raftmq::base::Mutant, String> {
 }
 
 fn print(arguments: &Simulate, report: &Report) -> ExitCode {
-    let Report { findings, planned, happened, trace, simulated } = report;
-    let verdict = findings.verdict();
-    let happened: Vec<String> =
-        happened.iter().map(|(class, count)| format!("{class} {count}")).collect();
-    let counts: Vec<String> =
-        findings.counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
-    let word = match verdict {
-        Verdict::True => "true",
-        Verdict::False => "false",
-        Verdict::Unknown => "unknown",
-    };
-    let (lines, sum) = trace;
-    say(format_args!("seed {}: {word}", arguments.seed));
-    say(format_args!(
-        "  {}.{} s simulated, trace of {lines} lines, {sum:08x}",
-        simulated / 1_000_000,
-        simulated / 100_000 % 10
-    ));
-    say(format_args!("  faults: {}", happened.join(", ")));
-    say(format_args!("  counts: {}", counts.join(", ")));
-    if verdict == Verdict::True {
-        return ExitCode::SUCCESS;
+    let summary = Summary::of(arguments.seed, report, arguments.command());
+    if arguments.json {
+        say(serde_json::to_string(&summary).expect("a summary is text and numbers"));
+    } else {
+        say(&summary);
     }
-    for fault in planned {
-        say(format_args!("  fault {fault}"));
-    }
-    for violation in &findings.violations {
-        say(format_args!("  violated {}: {}", violation.check, violation.what));
-    }
-    for unknown in &findings.unknown {
-        say(format_args!("  unknown: {unknown}"));
-    }
-    say(format_args!("  again: {}", arguments.command()));
-    ExitCode::from(if verdict == Verdict::False { 1 } else { 2 })
+    ExitCode::from(match report.findings.verdict() {
+        Verdict::True => 0,
+        Verdict::False => 1,
+        Verdict::Unknown => 2,
+    })
 }
 
 impl Simulate {
     /// The command that repeats this run.
     fn command(&self) -> String {
-        let mut text = format!("cargo run -p jepsen -- simulate --seed {}", self.seed);
+        let mut text = format!("cargo run -p jepsen{} -- simulate --seed {}", FEATURES, self.seed);
         for class in &self.without {
             text.push_str(&format!(" --without {class}"));
         }
         for number in &self.skip {
             text.push_str(&format!(" --skip {number}"));
+        }
+        #[cfg(feature = "mutants")]
+        if let Some(mutant) = self.mutant {
+            text.push_str(&format!(" --mutant {}", mutant.name()));
         }
         text
     }

@@ -17,6 +17,7 @@ use raftmq::broker::{ASKED_OF_BROKER, Bell, Broker, BrokerNode, Nodes, Options, 
 use raftmq::command::Retention;
 use raftmq::env::Env;
 use raftmq::env::sim::SimEntropy;
+use raftmq::machine::UnitsCursor;
 use raftmq::raft::{self, Asked, Group, Member, Net as PeerNet, peer_service};
 use raftmq::{commit_log, machine};
 
@@ -83,6 +84,10 @@ impl Nodes for Everybody {
     }
 }
 
+/// A piece of the scrub, and the pause before the next one.
+const SCRUB_BYTES: u64 = 16 << 10;
+const SCRUB_PAUSE: Duration = Duration::from_millis(100);
+
 pub(crate) fn id_of(host: HostId) -> NodeId {
     NodeId::new(host as u64 + 1)
 }
@@ -143,6 +148,7 @@ impl Node {
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
         });
+        let scrubbed = scrub(group.clone());
         tokio::spawn(serve_peers(self.net.clone(), self.host, group.clone()));
         let mut fatal = group.fatal();
         let served = async {
@@ -172,7 +178,23 @@ impl Node {
                 Err(_) => "the replica is gone".to_owned(),
             },
             ended = served => ended,
+            damage = scrubbed => damage,
         }
+    }
+}
+
+/// Reads everything again and again, and tells when something is damaged.
+async fn scrub(group: Group) -> String {
+    let mut units = UnitsCursor::default();
+    loop {
+        tokio::time::sleep(SCRUB_PAUSE).await;
+        if let Some(damage) = group.log().damage() {
+            return format!("a reader found that {damage}");
+        }
+        if let Err(error) = group.log().scrub(SCRUB_BYTES) {
+            return format!("the scrub found that {error}");
+        }
+        group.check_units(&mut units, SCRUB_BYTES);
     }
 }
 

@@ -37,6 +37,10 @@ pub(crate) enum Class {
     Skew,
     /// The clock is too fast or too slow.
     Rate,
+    /// Bits of one node's files flip.
+    Rot,
+    /// One node loses its disk, and must not take part under its old id again.
+    Wipe,
 }
 
 impl Class {
@@ -55,6 +59,8 @@ impl Class {
             Self::Slow => "slow",
             Self::Skew => "skew",
             Self::Rate => "rate",
+            Self::Rot => "rot",
+            Self::Wipe => "wipe",
         }
     }
 }
@@ -116,6 +122,14 @@ pub(crate) enum Fault {
         target: Target,
         parts_per_million: i64,
     },
+    /// `lot` chooses file and bit.
+    Rot {
+        node: HostId,
+        lot: u64,
+    },
+    Wipe {
+        node: HostId,
+    },
 }
 
 /// Which links are cut.
@@ -169,20 +183,23 @@ pub(crate) fn plan(
 ) -> Vec<Planned> {
     let swarm = Random::new(seed, "swarm");
     let mut all = Vec::new();
+    // Only one disk of a run is damaged or lost, which is what a majority survives.
+    let victim = Random::new(seed, "victim").index(nodes);
     for class in Class::value_variants() {
-        let on = swarm.percent(50);
+        let on = swarm.percent(if *class == Class::Wipe { 12 } else { 50 });
         if !on || without.contains(class) {
             continue;
         }
         let random = Random::new(seed, class.name());
-        for _ in 0..random.between(1, 5) {
+        let most = if *class == Class::Wipe { 2 } else { 5 };
+        for _ in 0..random.between(1, most) {
             let begins = random.between(from, until - LAST);
             let lasts = match random.between(0, 3) {
                 0 => random.between(20_000, 300_000),
                 1 => random.between(300_000, 1_500_000),
                 _ => random.between(1_500_000, 5_000_000),
             };
-            let fault = fault(*class, &random, nodes);
+            let fault = fault(*class, &random, nodes, victim);
             let ends = (begins + lasts).min(until);
             all.push(Planned { number: 0, class: *class, from: begins, until: ends, fault });
         }
@@ -207,7 +224,7 @@ fn signed(random: &Random, most: u64) -> i64 {
     if random.percent(50) { size } else { -size }
 }
 
-fn fault(class: Class, random: &Random, nodes: usize) -> Fault {
+fn fault(class: Class, random: &Random, nodes: usize, victim: HostId) -> Fault {
     match class {
         Class::Crash => {
             let changes = random.percent(60).then(|| random.between(0, 60));
@@ -228,9 +245,10 @@ fn fault(class: Class, random: &Random, nodes: usize) -> Fault {
             sync: random.percent(60),
             after: random.between(0, 40),
         },
-        Class::Full => {
-            Fault::Full { target: target(random, nodes, 10), room: random.between(0, 30_000) }
-        }
+        Class::Full => Fault::Full {
+            target: target(random, nodes, 10),
+            room: random.between(0, *random.pick(&[30_000, 500_000])),
+        },
         Class::Slow => Fault::Slow {
             target: target(random, nodes, 20),
             most: random.between(10_000, 1_000_000),
@@ -243,6 +261,8 @@ fn fault(class: Class, random: &Random, nodes: usize) -> Fault {
             target: target(random, nodes, 0),
             parts_per_million: signed(random, 300_000),
         },
+        Class::Rot => Fault::Rot { node: victim, lot: random.between(0, u64::MAX) },
+        Class::Wipe => Fault::Wipe { node: victim },
     }
 }
 

@@ -62,6 +62,10 @@ pub(super) struct Seat {
     starts: Option<Micros>,
     /// It may end by itself, and is then started at this time.
     excused: Option<Micros>,
+    /// Bits of its files have flipped: it may end whenever it finds that out.
+    rotten: bool,
+    /// It lost its disk, and stays away.
+    wiped: bool,
 }
 
 pub(super) struct Cluster {
@@ -72,6 +76,8 @@ pub(super) struct Cluster {
     pub(super) violations: Vec<Violation>,
     /// What nodes that ended had said to be on their disks.
     pub(super) last_words: Vec<(HostId, Option<u64>)>,
+    /// Nodes that have just lost their disks.
+    pub(super) wiped: Vec<HostId>,
     restarts: u64,
 }
 
@@ -129,6 +135,36 @@ impl Cluster {
         self.end(node, starts);
     }
 
+    /// Somebody leads: the group has come into being, and a node without data is one that lost it.
+    pub(super) fn has_group(&self) -> bool {
+        self.leader().is_some()
+    }
+
+    /// Flips one bit.
+    pub(super) fn rot(&mut self, node: HostId, lot: u64) {
+        let disk = &self.nodes[node].node.disk.sim;
+        let files: Vec<_> =
+            disk.files().into_iter().filter(|(path, len)| rots(path, *len)).collect();
+        let random = Random::new(lot, "rot");
+        if files.is_empty() {
+            return;
+        }
+        let (path, len) = random.pick(&files);
+        let (at, bit) = (random.index(*len), u8::try_from(random.between(0, 8)).unwrap_or(0));
+        self.trace.note(format_args!("node {node}: bit {bit} of {} at {at} flips", path.display()));
+        disk.flip_bit(path, at, bit);
+        self.nodes[node].rotten = true;
+    }
+
+    /// The disk is gone, and another one in its place.
+    pub(super) fn wipe(&mut self, node: HostId) {
+        let now = self.world.now();
+        self.crash(node, now + SECOND / 2);
+        self.nodes[node].node.disk.sim.wipe();
+        self.nodes[node].wiped = true;
+        self.wiped.push(node);
+    }
+
     /// What the node's disk does next may end it.
     pub(super) fn excuse(&mut self, node: HostId, starts: Micros) {
         self.nodes[node].excused = Some(starts);
@@ -161,15 +197,23 @@ impl Cluster {
             None => "nothing".to_owned(),
         };
         self.trace.note(format_args!("node {node} ended: {reason}"));
-        if seat.excused.is_none() {
+        let wiped = seat.wiped;
+        if seat.excused.is_none() && !seat.rotten && !wiped {
             let what = format!("node {node} at {} ms: {reason}", now / 1000);
             self.violations.push(Violation { check: "ended-by-itself", what });
         }
         let starts = seat.excused.unwrap_or(now + START_AGAIN).max(now + SECOND / 2);
+        let starts = if wiped { Micros::MAX } else { starts };
         self.world.net.kill(node);
         self.nodes[node].node.disk.sim.kill();
         self.end(node, starts);
     }
+}
+
+/// Files that rot matters for, and whose loss the product promises to survive.
+fn rots(path: &Path, len: usize) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    len > 0 && name != "identity" && !name.ends_with(".tmp")
 }
 
 /// A run under way.
@@ -221,7 +265,12 @@ impl Run {
         let Self { cluster, faults, core, .. } = self;
         faults.heal(cluster);
         let nodes = cluster.nodes.len();
-        *core = if everybody { (0..nodes).collect() } else { random.some(nodes / 2 + 1, nodes) };
+        let lost = (0..nodes).find(|node| cluster.nodes[*node].wiped);
+        *core = if everybody || lost.is_some() {
+            (0..nodes).filter(|node| Some(*node) != lost).collect()
+        } else {
+            random.some(nodes / 2 + 1, nodes)
+        };
         core.sort_unstable();
         cluster.trace.note(format_args!("healed: {core:?}"));
         for node in 0..nodes {
@@ -305,13 +354,25 @@ pub(crate) fn run(seed: u64, choice: &Choice, trace: Option<&Path>) -> std::io::
     let begins = if early { SECOND / 5 } else { 3 * SECOND };
     let mut planned = plan(seed, nodes, (begins, begins + faulty), &choice.without);
     planned.retain(|planned| !choice.skip.contains(&planned.number));
-    let run = set_up(seed, nodes, &shape, &planned, &trace);
+    let retention = retention(&Random::new(seed, "retention"));
+    if retention.time != Millis::ZERO || retention.bytes != 0 {
+        // What has left the log of all others cannot be put back from them: a replica with rot in
+        // such a place waits for ever.
+        planned.retain(|planned| planned.class != Class::Rot);
+    }
+    let run = set_up(seed, (nodes, retention), &shape, &planned, &trace);
     let everybody = !shape.percent(25);
     let (findings, happened, simulated) = tell(run, (seed, begins + faulty, everybody), &planned);
     Ok(Report { findings, planned, happened, trace: trace.sum(), simulated })
 }
 
-fn set_up(seed: u64, nodes: usize, shape: &Random, planned: &[Planned], trace: &Trace) -> Run {
+fn set_up(
+    seed: u64,
+    (nodes, retention): (usize, Retention),
+    shape: &Random,
+    planned: &[Planned],
+    trace: &Trace,
+) -> Run {
     let workload = Workload {
         topics: u32::try_from(shape.between(1, 3)).unwrap_or(1),
         queues: u32::try_from(shape.between(1, 5)).unwrap_or(1),
@@ -327,7 +388,7 @@ fn set_up(seed: u64, nodes: usize, shape: &Random, planned: &[Planned], trace: &
         segment_bytes: *shape.pick(&[4 << 10, 16 << 10, 64 << 10]),
         spare: shape.percent(60),
         checkpoint_bytes: *shape.pick(&[8 << 10, 32 << 10, 128 << 10]),
-        retention: retention(shape),
+        retention,
     };
     trace.note(format_args!("seed {seed}, {settings:?}, {workload:?}"));
     let base = Link { cut: false, least: super::world::STEP, most: 4_000, loss: 0 };
@@ -346,6 +407,8 @@ fn set_up(seed: u64, nodes: usize, shape: &Random, planned: &[Planned], trace: &
         life: 0,
         starts: Some(0),
         excused: None,
+        rotten: false,
+        wiped: false,
     };
     let seats = (0..nodes).map(seat).collect();
     let clients = Clients::new((net, nodes), nodes, seed, workload, trace.clone());
@@ -356,6 +419,7 @@ fn set_up(seed: u64, nodes: usize, shape: &Random, planned: &[Planned], trace: &
         seed,
         violations: Vec::new(),
         last_words: Vec::new(),
+        wiped: Vec::new(),
         restarts: 0,
     };
     drop(cluster.world.start(nodes, clients.clone().run()));
@@ -423,6 +487,11 @@ fn tell(
     findings.merge(deliveries::check(&history, Clocks { disturbed }));
     findings.violations.extend(run.watch.raft.violations.iter().cloned());
     findings.violations.append(&mut run.cluster.violations);
+    for seat in &run.cluster.nodes {
+        for what in seat.node.disk.take_overwritten() {
+            findings.violated("lent-overwritten", what);
+        }
+    }
     for panic in panics::seen() {
         findings.violated("panic", panic);
     }

@@ -31,6 +31,9 @@ impl Watch {
         for (node, flushed) in cluster.last_words.drain(..) {
             self.raft.flushed(node, flushed);
         }
+        for node in cluster.wiped.drain(..) {
+            self.raft.wiped(node);
+        }
         self.steps += 1;
         if !self.steps.is_multiple_of(EVERY) {
             return;

@@ -153,6 +153,20 @@ impl SimDisk {
         }
     }
 
+    /// Another disk takes this one's place: everything is gone.
+    pub fn wipe(&self) {
+        let mut world = self.world.lock();
+        let life = world.life + 1;
+        *world = World { life, ..World::default() };
+    }
+
+    /// All files that have names, with their lengths.
+    pub fn files(&self) -> Vec<(PathBuf, usize)> {
+        let world = self.world.lock();
+        let len = |id| world.contents.get(&id).map_or(0, |content| content.live.len());
+        world.names.all().map(|(path, id)| (path.clone(), len(id))).collect()
+    }
+
     /// Whether the countdown of [`Self::stop_after`] has come to its end.
     pub fn is_stopped(&self) -> bool {
         self.world.lock().faults.stop == Some(0)

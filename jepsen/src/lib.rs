@@ -1,0 +1,169 @@
+//! Proofs that take too long for a test: `prove NAME` runs one in full and adds a line to
+//! `LEDGER.md`, with the commit and the figures.
+//!
+//! What it is: the long tier of what `cargo test` shows in a small form.
+//! Promises: a line stands for a run that came to its end, good or bad; figures of speed are of a
+//! release build.
+//! Never: a link to the library under test, but for the simulator, which runs it in a world of its
+//! own. All else drives the program as anybody can.
+
+mod bench;
+mod checkers;
+mod cluster;
+mod failover;
+mod history;
+mod idle;
+mod ledger;
+mod memory;
+mod overload;
+mod simulate;
+mod speed;
+mod stories;
+mod topics;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+#[derive(Debug, Parser)]
+#[command(name = "jepsen", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run one proof in full, and add a line to jepsen/LEDGER.md.
+    Prove {
+        name: Proof,
+        /// How many seeds `seeds` runs.
+        #[arg(long, default_value_t = 2000)]
+        count: u64,
+        /// Run it without adding a line.
+        #[arg(long)]
+        dry: bool,
+    },
+    /// Run a cluster and its clients in a simulated world that one seed decides.
+    Simulate(simulate::Simulate),
+    /// Run seeds on mutants of the library until each is caught.
+    #[cfg(feature = "mutants")]
+    Hunt {
+        /// All of them, when none is named.
+        mutants: Vec<String>,
+        /// Seeds that are tried on each.
+        #[arg(long)]
+        seeds: Option<u64>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Proof {
+    /// The speed table: disk, log and machine alone, and the way over gRPC.
+    Speed,
+    /// Every official client, ten leader kills each.
+    Clients,
+    /// The leader is killed twenty times while our own client sends.
+    Failover,
+    /// Ten thousand topics: their creation, what they cost, and the start with them.
+    Topics,
+    /// What a node takes of memory, idle and after 10 GiB.
+    Memory,
+    /// A thousand push consumers that have nothing to do.
+    Idle,
+    /// Twice the saturating load for a minute.
+    Overload,
+    /// Many seeds of the simulator.
+    Seeds,
+    /// Whether the simulator's checks catch faults that are put into the library.
+    Mutants,
+}
+
+/// What a proof came to.
+struct Outcome {
+    good: bool,
+    figures: String,
+}
+
+/// Why a proof did not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{what}: {source}")]
+    Io { what: String, source: std::io::Error },
+    #[error("{what} ended {status}; its output:\n{output}")]
+    Ended { what: String, status: std::process::ExitStatus, output: String },
+    #[error("{what} answered what is not its JSON: {source}")]
+    Json { what: String, source: serde_json::Error },
+    #[error("{what} did not happen within {seconds} s")]
+    Late { what: &'static str, seconds: u64 },
+}
+
+impl Failure {
+    fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    let (name, count, dry) = match Cli::parse().command {
+        Command::Prove { name, count, dry } => (name, count, dry),
+        Command::Simulate(arguments) => return simulate::simulate(arguments),
+        #[cfg(feature = "mutants")]
+        Command::Hunt { mutants, seeds } => {
+            return match simulate::mutants::hunt(&mutants, seeds) {
+                Ok(true) => ExitCode::SUCCESS,
+                Ok(false) => ExitCode::FAILURE,
+                Err(failure) => {
+                    say(format_args!("jepsen: {failure}"));
+                    ExitCode::FAILURE
+                }
+            };
+        }
+    };
+    let proved = prove(name, count).and_then(|outcome| {
+        if !dry {
+            ledger::add(name, &outcome)?;
+        }
+        Ok(outcome)
+    });
+    match proved {
+        Ok(outcome) => {
+            say(format_args!("{name:?}: {}", outcome.figures));
+            if outcome.good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(failure) => {
+            say(format_args!("jepsen: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn prove(name: Proof, count: u64) -> Result<Outcome, Failure> {
+    match name {
+        Proof::Speed => speed::prove(),
+        Proof::Clients => stories::prove_clients(),
+        Proof::Failover => failover::prove(),
+        Proof::Topics => topics::prove(),
+        Proof::Memory => memory::prove(),
+        Proof::Idle => idle::prove(),
+        Proof::Overload => overload::prove(),
+        Proof::Seeds => simulate::sweep::prove(count),
+        Proof::Mutants => simulate::mutants::prove(),
+    }
+}
+
+/// Standard output; a reader that went away is no failure.
+fn say(line: impl std::fmt::Display) {
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map_or_else(|| here.clone(), PathBuf::from)
+}
