@@ -128,6 +128,12 @@ impl Cluster {
         Node { node: id, pid: 0, grpc: at(0), http: at(1), peer: at(2) }
     }
 
+    /// The next `up` takes other ports.
+    pub(crate) fn move_ports(&mut self) {
+        assert!(self.child.is_none(), "the cluster is running");
+        self.base_port = free_ports(self.plan.nodes + self.plan.spare);
+    }
+
     /// Where the output of `up` and of its nodes goes.
     pub(crate) fn output_path(&self) -> PathBuf {
         self.folder.path().join("output.log")
