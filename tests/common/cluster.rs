@@ -119,6 +119,11 @@ impl Cluster {
         self.plan.environment.iter().cloned()
     }
 
+    /// The names that `up` gives.
+    pub(crate) fn broker_groups(&self) -> Vec<String> {
+        (0..self.plan.broker_groups).map(|number| format!("group-{number}")).collect()
+    }
+
     /// A place for a node that `up` does not start.
     pub(crate) fn spare_node(&self, id: u64) -> Node {
         let place = u16::try_from(id - 1).unwrap();
