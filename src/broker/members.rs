@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tokio::time::{Duration, Instant};
 
-use crate::base::{LogIndex, LogPosition, NodeId};
+use crate::base::{LogIndex, NodeId};
 use crate::broker::Replica;
 use crate::broker::api::{CatchUp, MembersChange, MembersStep, StepOutcome};
 use crate::broker::remote::Question;

@@ -279,13 +279,13 @@ mod tests {
         assert_eq!(groups(), ["group-0"]);
         write_configs(&nodes, Some(3), None).unwrap();
         assert_eq!(groups(), ["group-0", "group-1", "group-2"]);
-        let memory = Some(Durability::MajorityMemory);
-        write_configs(&nodes, None, memory).unwrap();
+        let memory = Durability::MajorityMemory;
+        write_configs(&nodes, None, Some(memory)).unwrap();
         write_configs(&nodes, None, None).unwrap();
         assert_eq!(groups().len(), 3, "what is there stays");
         let sources = Sources { file: nodes[0].config_path(), overlays: vec![] };
         let durability = sources.load().unwrap().durability;
-        assert_eq!(durability.values().copied().collect::<Vec<_>>(), [memory.unwrap(); 3]);
+        assert_eq!(durability.values().copied().collect::<Vec<_>>(), [memory; 3]);
         let error = write_configs(&nodes, Some(2), None).unwrap_err().to_string();
         assert!(error.contains("group-0, group-1, group-2"), "{error}");
     }
