@@ -520,7 +520,7 @@ impl Shared {
         self.status().committed
     }
 
-    fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         let bounds = self.log.bounds();
         let last = bounds.last.map(|(index, _)| index);
         let applied = self.watched.progress.borrow().index;

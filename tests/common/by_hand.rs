@@ -33,10 +33,12 @@ impl ByHand {
         };
         let members: String =
             cluster.nodes().iter().chain([&node]).map(listed).collect::<Vec<_>>().join("\n");
+        let groups = cluster.broker_groups().join(",");
         let Node { grpc, http, peer, .. } = &node;
         let text = format!(
             "[node]\nid = {id}\ndata = \"{}\"\nprofile = \"dev\"\n\n\
-             [listen]\ngrpc = \"{grpc}\"\nhttp = \"{http}\"\npeer = \"{peer}\"\n\n{members}",
+             [listen]\ngrpc = \"{grpc}\"\nhttp = \"{http}\"\npeer = \"{peer}\"\n\n\
+             [broker]\ngroups = \"{groups}\"\n\n{members}",
             dir.join("data").display(),
         );
         fs::write(dir.join("raftmq.toml"), text).unwrap();

@@ -119,6 +119,11 @@ impl Cluster {
         self.plan.environment.iter().cloned()
     }
 
+    /// The names that `up` gives.
+    pub(crate) fn broker_groups(&self) -> Vec<String> {
+        (0..self.plan.broker_groups).map(|number| format!("group-{number}")).collect()
+    }
+
     /// A place for a node that `up` does not start.
     pub(crate) fn spare_node(&self, id: u64) -> Node {
         let place = u16::try_from(id - 1).unwrap();
@@ -126,6 +131,12 @@ impl Cluster {
         let at =
             |port| SocketAddr::from(([127, 0, 0, 1], self.base_port + place * NODE_STRIDE + port));
         Node { node: id, pid: 0, grpc: at(0), http: at(1), peer: at(2) }
+    }
+
+    /// The next `up` takes other ports.
+    pub(crate) fn move_ports(&mut self) {
+        assert!(self.child.is_none(), "the cluster is running");
+        self.base_port = free_ports(self.plan.nodes + self.plan.spare);
     }
 
     /// Where the output of `up` and of its nodes goes.
