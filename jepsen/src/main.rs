@@ -15,6 +15,7 @@ mod idle;
 mod ledger;
 mod memory;
 mod overload;
+mod recovery;
 mod simulate;
 mod speed;
 mod stories;
@@ -62,6 +63,10 @@ enum Proof {
     Idle,
     /// Twice the saturating load for a minute.
     Overload,
+    /// Messages leave after ten minutes while others come.
+    Retention,
+    /// How soon a node is ready after kill -9 with 8 and 16 GiB of log and 10 000 queues.
+    Recovery,
 }
 
 /// What a proof came to.
@@ -122,6 +127,8 @@ fn prove(name: Proof) -> Result<Outcome, Failure> {
         Proof::Memory => memory::prove(),
         Proof::Idle => idle::prove(),
         Proof::Overload => overload::prove(),
+        Proof::Retention => stories::prove_retention(),
+        Proof::Recovery => recovery::prove(),
     }
 }
 
