@@ -5,6 +5,7 @@
 
 mod durability;
 mod ids;
+mod mutant;
 mod name;
 mod offset;
 mod size;
@@ -12,6 +13,7 @@ mod time;
 
 pub use durability::{Durability, DurabilityError};
 pub use ids::{BrokerGroupId, CheckoutId, ClusterId, GroupId, NodeId, QueueId, TopicId};
+pub use mutant::Mutant;
 pub use name::{
     BrokerGroupName, ClientId, GROUP_NAME_MAX, GroupName, NameError, TOPIC_NAME_MAX, TopicName,
 };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use crate::base::{LogIndex, LogPosition, Millis, TopicId, UtcMillis};
+use crate::base::{LogIndex, LogPosition, Millis, Mutant, TopicId, UtcMillis};
 use crate::broker::Replica;
 use crate::command::{Command, Relocation, Reply, Retention, Trim, Unit};
 use crate::commit_log::ReadError;
@@ -112,7 +112,10 @@ fn next(state: &State, wanted: Retention, now: UtcMillis, trimmed: &Trimmed) -> 
         bytes += unit.size as usize;
         first || bytes <= RELOCATE_BYTES
     };
-    let needed: Vec<_> = state.to_relocate().take_while(fits).collect();
+    let mut needed: Vec<_> = state.to_relocate().take_while(fits).collect();
+    if Mutant::PurgeAboveReference.is_on() {
+        needed.clear();
+    }
     if needed.is_empty() {
         return Next::Propose(Command::PurgeTo { mark: intent.index });
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::base::{QueueId, TopicName};
+use crate::base::{Mutant, QueueId, TopicName};
 use crate::broker::Replica;
 use crate::broker::api::{SendRequest, Sent};
 use crate::broker::error::{KindConflict, KindNotYet, LimitError, NoTopic, SendError};
@@ -61,10 +61,16 @@ impl Inner {
     async fn publish(&self, request: &SendRequest) -> Result<Vec<Sent>, SendError> {
         let target = self.target(request)?;
         let items = self.items(request, target.queue)?;
+        let next = self.group.read(|state| state.queue_end(target.topic, target.queue));
         let publish = Publish { topic: target.topic, dedup: true, items };
         let reply = self.group.propose(Command::Publish(publish), request.deadline).await;
         match reply.map_err(|error| send_error(&error))? {
-            Reply::Published(published) => Ok(sent(request, &published)),
+            Reply::Published(mut published) => {
+                if Mutant::OffsetAtAppend.is_on() {
+                    published.iter_mut().for_each(|one| one.offset = next);
+                }
+                Ok(sent(request, &published))
+            }
             Reply::Refused(Refusal::NoTopic { .. }) => {
                 Err(NoTopic { topic: request.topic.clone() }.into())
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 
-use crate::base::LogPosition;
+use crate::base::{LogPosition, Mutant};
 use crate::commit_log::error::AppendError;
 use crate::commit_log::queue::{Appended, Task};
 use crate::commit_log::sealed::Sealed;
@@ -65,7 +65,11 @@ fn seal(frames: &mut [Frame], mut before: Before, clock: &dyn Clock) -> Result<(
             }
             Some(seal) => seal.stamp,
             None => {
-                let stamp = clock.wall().max(before.stamp);
+                let stamp = if Mutant::StampBeforeIndex.is_on() {
+                    clock.wall()
+                } else {
+                    clock.wall().max(before.stamp)
+                };
                 frame.close(stamp);
                 stamp
             }

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::BytesMut;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
-use crate::base::{LogIndex, LogPosition};
+use crate::base::{LogIndex, LogPosition, Mutant};
 use crate::commit_log::error::Stopped;
 use crate::commit_log::flushed_mark::MarkFile;
 use crate::commit_log::queue::Queue;
@@ -149,7 +149,8 @@ impl Shared {
             Err(shared) => return disk.remove(&shared.path),
         };
         let whole = segment.file.len()? == self.options.segment_bytes;
-        if !(recycle && whole && self.options.spare) || segment.file.lent() {
+        let lent = segment.file.lent() && !Mutant::LentRecycled.is_on();
+        if !(recycle && whole && self.options.spare) || lent {
             return disk.remove(&segment.path);
         }
         match Spare::keep(&mut self.spare.lock(), disk, &self.dir, segment)? {

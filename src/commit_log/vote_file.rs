@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::base::{NodeId, Term};
+use crate::base::{Mutant, NodeId, Term};
 use crate::commit_log::Vote;
 use crate::commit_log::small_file::{self, Fields, SmallFileError};
 use crate::env::Disk;
@@ -23,6 +23,10 @@ fn encode(vote: Vote) -> Vec<u8> {
 
 /// Durable at return.
 pub(super) fn save(disk: &dyn Disk, dir: &Path, vote: Vote) -> io::Result<()> {
+    if Mutant::VoteNotSynced.is_on() {
+        let file = disk.open(&dir.join(NAME), crate::env::Open::Log)?;
+        return file.write_at(0, &encode(vote));
+    }
     small_file::replace(disk, &dir.join(NAME), &encode(vote))
 }
 

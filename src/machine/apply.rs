@@ -225,6 +225,10 @@ impl State {
                     stamp,
                     subscription_version: self.subscriptions.get(checkout.group, checkout.topic).0,
                     bounds: &|queue| self.queues.bounds(checkout.topic, queue),
+                    has_unit: &|queue, offset| {
+                        let units = self.queues.read(checkout.topic, queue, offset, 1);
+                        units.is_ok_and(|units| !units.is_empty())
+                    },
                     fresh: full.is_none(),
                 };
                 let checked_out = self.deliveries.check_out(checkout, &bounds);

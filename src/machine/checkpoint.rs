@@ -27,7 +27,7 @@ use super::state::State;
 use super::store::Store;
 use super::subscriptions::Subscriptions;
 use super::topics::Topics;
-use crate::base::{LogIndex, LogPosition, Term, UtcMillis};
+use crate::base::{LogIndex, LogPosition, Mutant, Term, UtcMillis};
 use crate::command::{Reader, Writer};
 
 const MAGIC: u32 = u32::from_be_bytes(*b"RMQC");
@@ -175,6 +175,23 @@ impl State {
             section(MOVED, &|w| self.deliveries.write_moved(w)),
         ];
         Image { sections, dedup: self.dedup.image() }
+    }
+
+    /// What a checkpoint holds: everything, but for mutants.
+    pub(super) fn kept_image(&self) -> Image {
+        let mut image = self.image();
+        if Mutant::DedupLeftOut.is_on() {
+            image.dedup = Dedup::new(0).image();
+        }
+        if Mutant::CheckpointPartial.is_on() {
+            let mut writer = Writer::new();
+            Subscriptions::default().write(&mut writer);
+            let empty = writer.finish();
+            for (_, bytes) in image.sections.iter_mut().filter(|(at, _)| *at == SUBSCRIPTIONS) {
+                *bytes = empty.clone();
+            }
+        }
+        image
     }
 
     /// What only this replica's own checkpoint file says.

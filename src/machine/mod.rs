@@ -219,7 +219,7 @@ impl Machine {
         assert!(!self.ended, "a state that failed half-way must not be kept");
         let (index, term) = self.state.applied()?;
         let (stamp, log_end) = (self.state.stamp(), self.state.log_end());
-        Some(Frozen { index, term, stamp, log_end, image: self.state.image() })
+        Some(Frozen { index, term, stamp, log_end, image: self.state.kept_image() })
     }
 
     /// Takes over a peer's state: what [`Checkpoint::snapshot`] gave there. Durable on return. The

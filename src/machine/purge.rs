@@ -5,7 +5,7 @@ use super::deliveries::Starts;
 use super::effect::{Effect, ExpiredCounts};
 use super::retention::{Front, Grown};
 use super::state::State;
-use crate::base::{LogIndex, Millis};
+use crate::base::{LogIndex, Millis, Mutant};
 use crate::command::{Refusal, Relocation, Reply, Retention, Trim};
 
 impl State {
@@ -74,7 +74,7 @@ impl State {
             return Reply::Refused(Refusal::NoMark { mark });
         };
         let count = self.deliveries.is_needed_before(front.end);
-        if count > 0 {
+        if count > 0 && !Mutant::PurgeAboveReference.is_on() {
             return Reply::Refused(Refusal::UnderWay { mark, count });
         }
         self.marks.settle(front);

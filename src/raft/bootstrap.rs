@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use tokio::time::{Duration, timeout};
 
-use crate::base::{ClusterId, Durability, NodeId};
+use crate::base::{ClusterId, Durability, Mutant, NodeId};
 use crate::commit_log::Identity;
 use crate::raft::belonging::Belonging;
 use crate::raft::group::Shared;
@@ -131,6 +131,12 @@ async fn join_without_identity(shared: &Arc<Shared>) -> Result<Joined, StartErro
         if adopted.borrow().is_some() {
             continue;
         }
+        if Mutant::WipedNodeVotes.is_on()
+            && let Some(identity) = as_if_nothing_happened(shared, &answers)
+        {
+            keep(shared, identity)?;
+            continue;
+        }
         refuse_wiped(node, &answers)?;
         if told(&answers).any(|(_, told)| told.initialised) {
             match place(shared, &answers)? {
@@ -161,6 +167,14 @@ fn everybody(answers: &[Answer]) -> bool {
 fn refuse_wiped(node: NodeId, answers: &[Answer]) -> Result<(), StartError> {
     let voter = told(answers).find(|(_, told)| told.standing == Standing::Voter);
     voter.map_or(Ok(()), |(witness, _)| Err(StartError::Wiped { node, witness }))
+}
+
+/// What a [`Mutant`] takes for its own.
+fn as_if_nothing_happened(shared: &Shared, answers: &[Answer]) -> Option<Identity> {
+    let (node, group) = (shared.options.node, shared.options.group);
+    let (_, told) = told(answers).find(|(_, told)| told.standing == Standing::Voter)?;
+    let (cluster, durability) = (told.cluster?, told.durability);
+    Some(Identity { cluster, group, node, durability, joined: None })
 }
 
 /// What the leader says of this node, if it is a learner there.

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::base::{LogIndex, NodeId, Term};
+use crate::base::{LogIndex, Mutant, NodeId, Term};
 use crate::commit_log::Vote;
 use crate::raft::peers::{Lane, Peers};
 use crate::raft::snapshot::Snapshot;
@@ -136,6 +136,11 @@ impl<S: Stream<Item = AppendEntriesRequest<Types>> + Unpin> Session<'_, S> {
                     };
                     if self.send(request).is_err() {
                         return Step::Failed(network_error(&"the append stream was closed"));
+                    }
+                    if Mutant::AckBeforeQuorum.is_on()
+                        && let Some(last) = self.sent.pop_back()
+                    {
+                        return Step::Answer(Ok(last));
                     }
                 }
             }

@@ -6,7 +6,7 @@ use openraft::ReadPolicy;
 use openraft::raft::linearizable_read::Linearizer;
 use tokio::time::{Duration, Instant, timeout_at};
 
-use crate::base::{LogIndex, NodeId};
+use crate::base::{LogIndex, Mutant, NodeId};
 use crate::raft::group::{Running, Shared};
 use crate::raft::peers::Lane;
 use crate::raft::propose::RETRY;
@@ -29,6 +29,9 @@ impl Running {
     /// The index that the leader's state stands for now. Under the lease it costs nothing;
     /// without one the followers are asked.
     pub(crate) async fn read_index(&self) -> Result<LogIndex, String> {
+        if Mutant::StaleLeaderRead.is_on() {
+            return Ok(LogIndex::ZERO);
+        }
         let linearizer = self.linearizer().await?;
         Ok(LogIndex::new(linearizer.read_log_id().index()))
     }

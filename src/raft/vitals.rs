@@ -47,8 +47,9 @@ pub(crate) struct Vitals {
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     at: Duration,
-    /// Milliseconds that its clock is ahead of this node's.
-    ahead: i64,
+    /// Its clock, in milliseconds, less this node's monotonic one: a jump of the clock here does not
+    /// change what was heard.
+    lead: i64,
     room: u64,
     sync_micros: u64,
 }
@@ -190,7 +191,9 @@ impl Rounds {
         let verdict = if members.len() == 1 {
             self.jump.look(&shared.clock)
         } else {
-            let others: Vec<i64> = self.heard.values().map(|heard| heard.ahead).collect();
+            let here = millis(shared.clock.own_wall()) - millis_of(shared.clock.monotonic());
+            let ahead = |heard: &Heard| heard.lead.saturating_sub(here);
+            let others: Vec<i64> = self.heard.values().map(ahead).collect();
             clock::judge(members.len(), &others)
         };
         shared.clock.hold_back(verdict.excess);
@@ -267,17 +270,23 @@ async fn ask(shared: &Shared, running: &Running, member: &Member) -> Option<(Nod
     let client = running.peers.client(member.node, &member.peer, Lane::Pulse);
     let mut client = client.ok()?;
     let request = running.peers.request(member.node, wire::VitalsRequest {});
-    let (sent, sent_at) = (shared.clock.monotonic(), shared.clock.own_wall());
+    let sent = shared.clock.monotonic();
     let answer = timeout(ANSWER, client.vitals(request)).await.ok()?.ok()?;
     let at = shared.clock.monotonic();
     running.peers.meet(answer.metadata()).ok()?;
     let answer = answer.into_inner();
-    let half = u64::try_from((at - sent).as_millis() / 2).unwrap_or(0);
-    let here = i64::try_from(sent_at.get().saturating_add(half)).unwrap_or(i64::MAX);
-    let there = i64::try_from(answer.wall_millis).unwrap_or(i64::MAX);
-    let ahead = there.saturating_sub(here);
+    let there = millis(UtcMillis::new(answer.wall_millis));
+    let lead = there.saturating_sub(millis_of(sent + at.saturating_sub(sent) / 2));
     let (room, sync_micros) = (answer.room_bytes, answer.sync_micros);
-    Some((member.node, Heard { at, ahead, room, sync_micros }))
+    Some((member.node, Heard { at, lead, room, sync_micros }))
+}
+
+fn millis(wall: UtcMillis) -> i64 {
+    i64::try_from(wall.get()).unwrap_or(i64::MAX)
+}
+
+fn millis_of(length: Duration) -> i64 {
+    i64::try_from(length.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -155,6 +155,11 @@ fn begin(cluster: &mut Cluster, planned: &Planned, nodes: &[HostId]) {
             }
             Fault::Full { room, .. } => {
                 disk.sim.set_capacity(Some(disk.sim.used() + room));
+                let settings = &cluster.nodes[*node].node.settings;
+                // So sudden a lack of room that nothing could be set aside before.
+                if !settings.spare || *room < 2 * settings.segment_bytes {
+                    cluster.excuse(*node, planned.until);
+                }
             }
             Fault::Slow { most, .. } => disk.set_slow(Some(*most)),
             Fault::Skew { millis, .. } => cluster.nodes[*node].node.clock.set_skew(*millis),

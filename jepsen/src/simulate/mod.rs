@@ -48,6 +48,10 @@ pub(crate) struct Simulate {
     /// Leave out single faults, by number. Can be given several times.
     #[arg(long, value_name = "NUMBER")]
     skip: Vec<usize>,
+    /// What to turn the library into.
+    #[cfg(feature = "mutants")]
+    #[arg(long, value_name = "MUTANT", value_parser = mutant)]
+    mutant: Option<raftmq::base::Mutant>,
     /// Write down everything that happens.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -62,6 +66,10 @@ pub(crate) fn simulate(arguments: Simulate) -> ExitCode {
              repeat; build it as a dynamically linked program for Linux",
         );
         return ExitCode::from(HARNESS_FAILED);
+    }
+    #[cfg(feature = "mutants")]
+    if let Some(mutant) = arguments.mutant {
+        mutant.choose();
     }
     panics::keep();
     let choice = Choice {
@@ -86,6 +94,14 @@ pub(crate) fn simulate(arguments: Simulate) -> ExitCode {
             ExitCode::from(HARNESS_FAILED)
         }
     }
+}
+
+#[cfg(feature = "mutants")]
+fn mutant(name: &str) -> Result<raftmq::base::Mutant, String> {
+    let all = raftmq::base::Mutant::ALL;
+    let names = || all.iter().map(|mutant| mutant.name()).collect::<Vec<_>>().join(", ");
+    let found = all.iter().find(|mutant| mutant.name() == name).copied();
+    found.ok_or_else(|| format!("{name} is none of {}", names()))
 }
 
 fn print(arguments: &Simulate, report: &Report) -> ExitCode {

@@ -3,7 +3,7 @@
 use super::checkouts::Record;
 use super::queue::{Pending, Phase, QueueDeliveries, Standing};
 use super::{Deliveries, Key};
-use crate::base::{CheckoutId, QueueId, QueueOffset, UtcMillis};
+use crate::base::{CheckoutId, Mutant, QueueId, QueueOffset, UtcMillis};
 use crate::command::{CheckedOut, Checkout, Grant, Granted, Skip};
 use crate::machine::limits::PENDING_MAX;
 
@@ -15,6 +15,8 @@ pub(in crate::machine) struct Bounds<'a> {
     pub(in crate::machine) subscription_version: u32,
     /// The least offset and the end of a queue of the topic; `None` for one that it does not have.
     pub(in crate::machine) bounds: &'a dyn Fn(QueueId) -> Option<(QueueOffset, QueueOffset)>,
+    /// Whether the queue's own file has the unit of a message; for a [`Mutant`] only.
+    pub(in crate::machine) has_unit: &'a dyn Fn(QueueId, QueueOffset) -> bool,
     /// Whether messages that were never handed out may be: see [`crate::command::Retention`].
     pub(in crate::machine) fresh: bool,
 }
@@ -37,12 +39,16 @@ impl Deliveries {
             let queues = self.pairs.entry((checkout.group, checkout.topic)).or_default();
             let starting = || QueueDeliveries::starting_at(start.get());
             queues.entry(take.queue).or_insert_with(starting);
-            if checkout.subscription_version == bounds.subscription_version {
+            let current = checkout.subscription_version == bounds.subscription_version;
+            if current || Mutant::SkipKept.is_on() {
                 for skip in take.skips.iter().filter(|skip| skip.from < skip.to && skip.to <= end) {
                     self.skip(checkout, take.queue, *skip);
                 }
             }
             for grant in take.grants.iter().filter(|grant| grant.offset < end) {
+                if Mutant::ApplyReadsUnit.is_on() && !(bounds.has_unit)(take.queue, grant.offset) {
+                    continue;
+                }
                 granted.extend(self.grant(checkout, take.queue, grant, (id, bounds)));
             }
         }
