@@ -45,14 +45,23 @@ fn sends(history: &History) -> Sends {
     Sends { acked, refused, attempted }
 }
 
-/// `groups` are those that had to get everything; `kept` tells whether a place was still kept when
-/// the groups came to it.
-pub(crate) fn check(
-    history: &History,
-    groups: &[u32],
-    drain: Drain,
-    kept: impl Fn(Place) -> bool,
-) -> Findings {
+/// What retention took, as the replicas tell it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gone {
+    /// By topic and queue: the least offset that is left.
+    pub(crate) starts: BTreeMap<(u32, u32), u64>,
+    /// By group: how many messages it lost.
+    pub(crate) expired: BTreeMap<u32, u64>,
+}
+
+impl Gone {
+    fn has(&self, place: Place) -> bool {
+        self.starts.get(&(place.topic, place.queue)).is_some_and(|start| place.offset < *start)
+    }
+}
+
+/// `groups` are those that had to get everything that was not gone.
+pub(crate) fn check(history: &History, groups: &[u32], drain: Drain, gone: &Gone) -> Findings {
     let mut findings = Findings::default();
     let sends = sends(history);
     let mut seen: BTreeMap<u32, BTreeSet<Value>> = BTreeMap::new();
@@ -91,12 +100,18 @@ pub(crate) fn check(
     let due: BTreeSet<Value> = sends.acked.union(&anywhere).copied().collect();
     for group in groups {
         let got = seen.get(group);
-        let missing: Vec<Value> = due
-            .iter()
-            .filter(|value| !got.is_some_and(|got| got.contains(value)))
-            .filter(|value| places.get(value).is_none_or(|place| kept(*place)))
-            .copied()
-            .collect();
+        let missing =
+            due.iter().copied().filter(|value| !got.is_some_and(|got| got.contains(value)));
+        let is_gone = |value: &Value| places.get(value).is_some_and(|place| gone.has(*place));
+        let (taken, missing): (Vec<Value>, Vec<Value>) = missing.partition(is_gone);
+        let counted = gone.expired.get(group).copied().unwrap_or(0);
+        if taken.len() as u64 > counted {
+            let what = format!(
+                "group {group} lost {} messages to retention, which counts {counted}",
+                taken.len()
+            );
+            findings.violated("expired-counted", what);
+        }
         match (missing.is_empty(), drain) {
             (true, _) => {}
             (false, Drain::Complete) => {
@@ -150,7 +165,7 @@ mod tests {
     use super::*;
 
     fn look(scene: &Scene, drain: Drain) -> Findings {
-        check(&scene.history, &[0], drain, |_| true)
+        check(&scene.history, &[0], drain, &Gone::default())
     }
 
     #[test]
@@ -172,14 +187,19 @@ mod tests {
             Scene::default().sent(1, 0, (0, 5)).sent(2, 1, (0, 5)).received(&[(2, 1)], 1, (10, 20));
         assert_eq!(checks(&look(&scene, Drain::Complete)), ["lost"]);
         assert_eq!(look(&scene, Drain::Cut).verdict(), Verdict::Unknown);
-        let trimmed = check(&scene.history, &[0], Drain::Complete, |place| place.offset > 0);
+        let starts = BTreeMap::from([((0, 0), 1)]);
+        let gone = Gone { starts, expired: BTreeMap::from([(0, 1)]) };
+        let trimmed = check(&scene.history, &[0], Drain::Complete, &gone);
         assert_eq!(trimmed.verdict(), Verdict::True, "its time was over");
+        let silent = Gone { expired: BTreeMap::new(), ..gone };
+        let silent = check(&scene.history, &[0], Drain::Complete, &silent);
+        assert_eq!(checks(&silent), ["expired-counted"]);
     }
 
     #[test]
     fn what_one_group_got_every_group_gets() {
         let scene = Scene::default().send_unknown(1, (0, 5)).received(&[(1, 0)], 1, (10, 20));
-        let findings = check(&scene.history, &[0, 1], Drain::Complete, |_| true);
+        let findings = check(&scene.history, &[0, 1], Drain::Complete, &Gone::default());
         assert_eq!(checks(&findings), ["lost"]);
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct Replica {
     pub(crate) values: BTreeMap<Place, Option<Value>>,
     /// What a group has not considered or not acknowledged, over all topics.
     pub(crate) lag: BTreeMap<u32, u64>,
+    /// What a group lost to retention, over all topics.
+    pub(crate) expired: BTreeMap<u32, u64>,
 }
 
 /// `drained` says that all groups had taken everything.
@@ -60,6 +62,10 @@ fn check_equal(one: &Replica, other: &Replica, findings: &mut Findings) {
     }
     if one.queues != other.queues {
         findings.violated("bounds-equal", format!("{at}: {:?} and {:?}", one.queues, other.queues));
+    }
+    if one.expired != other.expired {
+        let what = format!("{at}: {:?} and {:?}", one.expired, other.expired);
+        findings.violated("expired-equal", what);
     }
     for (place, value) in &one.values {
         let there = other.values.get(place);

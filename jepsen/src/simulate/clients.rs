@@ -206,6 +206,7 @@ impl Clients {
             name: topic_name(topic),
             queues: self.0.workload.queues,
             kinds: vec![MessageKind::Normal],
+            keep: None,
             broker_groups: Vec::new(),
         };
         let call = self.invoke(client, What::CreateTopic { topic });

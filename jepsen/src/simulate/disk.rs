@@ -86,6 +86,10 @@ impl Disk for Watched {
         self.0.sim.exists(path)
     }
 
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        self.0.sim.free(path)
+    }
+
     fn sync_takes(&self) -> Duration {
         let most = self.0.slow.load(Ordering::Relaxed);
         Duration::from_micros(self.0.random.between(most / 8, most + 1))

@@ -6,6 +6,9 @@ use super::net::{HostId, Link, Micros};
 use super::plan::{Class, Fault, Planned, Target};
 use super::run::Cluster;
 
+/// A fault that has found nobody for so long takes any node.
+const PATIENCE: Micros = 500_000;
+
 /// What is going on now.
 pub(super) struct Faults {
     /// Not begun yet, the next one first.
@@ -53,7 +56,8 @@ impl Faults {
             self.due.extend(self.waiting.pop());
         }
         for mut planned in std::mem::take(&mut self.due) {
-            let (nodes, links) = meets(cluster, &planned.fault);
+            let late = now > planned.from + PATIENCE;
+            let (nodes, links) = meets(cluster, &planned.fault, late);
             if nodes.is_empty() && links.is_empty() {
                 // Nobody leads, or nobody runs: it comes when there is somebody.
                 self.due.push(planned);
@@ -102,8 +106,10 @@ impl Faults {
 
 type Links = Vec<(HostId, HostId)>;
 
-/// The nodes and links that a fault acts on now.
-fn meets(cluster: &Cluster, fault: &Fault) -> (Vec<HostId>, Links) {
+/// The nodes and links that a fault acts on now. One that is late takes whom it gets.
+fn meets(cluster: &Cluster, fault: &Fault, late: bool) -> (Vec<HostId>, Links) {
+    let any = (0..cluster.nodes.len()).find(|node| late && cluster.is_up(*node));
+    let leader = cluster.leader().or(any);
     let target = match fault {
         Fault::Crash { target, .. }
         | Fault::Kill { target }
@@ -115,13 +121,14 @@ fn meets(cluster: &Cluster, fault: &Fault) -> (Vec<HostId>, Links) {
         | Fault::Rate { target, .. } => *target,
         Fault::Delay { .. } | Fault::Loss { .. } => Target::Everybody,
         Fault::Cut { shape } => {
-            return (Vec::new(), shape.links(cluster.nodes.len(), cluster.leader()));
+            return (Vec::new(), shape.links(cluster.nodes.len(), leader));
         }
     };
     let all = 0..cluster.nodes.len();
     let nodes: Vec<HostId> = match target {
-        Target::Node(node) => vec![node],
-        Target::Leader => cluster.leader().into_iter().collect(),
+        Target::Node(node) if cluster.is_up(node) => vec![node],
+        Target::Node(_) => any.into_iter().collect(),
+        Target::Leader => leader.into_iter().collect(),
         Target::Everybody => all.collect(),
     };
     (nodes.into_iter().filter(|node| cluster.is_up(*node)).collect(), Links::new())
@@ -148,7 +155,6 @@ fn begin(cluster: &mut Cluster, planned: &Planned, nodes: &[HostId]) {
             }
             Fault::Full { room, .. } => {
                 disk.sim.set_capacity(Some(disk.sim.used() + room));
-                cluster.excuse(*node, planned.until);
             }
             Fault::Slow { most, .. } => disk.set_slow(Some(*most)),
             Fault::Skew { millis, .. } => cluster.nodes[*node].node.clock.set_skew(*millis),

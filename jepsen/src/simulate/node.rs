@@ -14,6 +14,7 @@ use futures::stream;
 use parking_lot::Mutex;
 use raftmq::base::{BrokerGroupId, BrokerGroupName, ByteSize, NodeId};
 use raftmq::broker::{ASKED_OF_BROKER, Bell, Broker, BrokerNode, Nodes, Options, Seat};
+use raftmq::command::Retention;
 use raftmq::env::Env;
 use raftmq::env::sim::SimEntropy;
 use raftmq::raft::{self, Asked, Group, Member, Net as PeerNet, peer_service};
@@ -42,6 +43,7 @@ pub(crate) struct Settings {
     pub(crate) segment_bytes: u64,
     pub(crate) spare: bool,
     pub(crate) checkpoint_bytes: u64,
+    pub(crate) retention: Retention,
 }
 
 /// What a client has a node do.
@@ -100,13 +102,14 @@ impl Node {
             peer: format!("n{}:7000", at + 1),
             grpc: format!("n{}:8081", at + 1),
         };
-        let Settings { nodes, segment_bytes, spare, checkpoint_bytes } = self.settings;
+        let Settings { nodes, segment_bytes, spare, checkpoint_bytes, .. } = self.settings;
         let members = (0..nodes).map(member).collect();
         raft::Options {
             group: name.id(),
             log: commit_log::Options { segment_bytes, spare },
             machine: machine::Options { checkpoint_bytes, extents_per_file: 16 },
             admission: ByteSize::mib(1),
+            reserve: ByteSize::kib(16),
             threads: false,
             net: PeerNet::Through(Arc::new(Dialer { net: self.net.clone(), from: self.host })),
             ..raft::Options::new(id_of(self.host), "/data".into(), members)
@@ -120,10 +123,17 @@ impl Node {
         let bell = Bell::default();
         let desk = Arc::new(Desk { id: name.id(), broker: OnceLock::new() });
         let options = self.raft_options(&name);
-        let opened = Group::open(env.clone(), options, desk.clone(), Arc::new(bell.clone()));
-        let group = match opened {
-            Ok(group) => group,
-            Err(error) => return format!("opening: {error}"),
+        let group = loop {
+            let (with, asked) = (options.clone(), desk.clone());
+            match Group::open(env.clone(), with, asked, Arc::new(bell.clone())) {
+                Ok(group) => break group,
+                Err(error) if error.is_mendable() => {
+                    if let Err(error) = raft::refill(&env, &options).await {
+                        return format!("refilling: {error}");
+                    }
+                }
+                Err(error) => return format!("opening: {error}"),
+            }
         };
         *self.replica.lock() = Some(group.clone());
         let upkeep = group.log().upkeep();
@@ -145,6 +155,7 @@ impl Node {
                 create_on_use: false,
                 queues_on_use: 1,
                 store_host: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8081),
+                retention: self.settings.retention,
             };
             let nodes = Arc::new(Everybody(self.settings.nodes));
             let (broker, pulses) = Broker::new(env, vec![seat], nodes, options);

@@ -157,6 +157,9 @@ impl fmt::Display for Planned {
     }
 }
 
+/// No fault begins so shortly before the healing, so that each meets somebody.
+const LAST: Micros = 1_500_000;
+
 /// The whole run's faults, in order of their beginning.
 pub(crate) fn plan(
     seed: u64,
@@ -173,7 +176,7 @@ pub(crate) fn plan(
         }
         let random = Random::new(seed, class.name());
         for _ in 0..random.between(1, 5) {
-            let begins = random.between(from, until);
+            let begins = random.between(from, until - LAST);
             let lasts = match random.between(0, 3) {
                 0 => random.between(20_000, 300_000),
                 1 => random.between(300_000, 1_500_000),
@@ -233,7 +236,7 @@ fn fault(class: Class, random: &Random, nodes: usize) -> Fault {
             most: random.between(10_000, 1_000_000),
         },
         Class::Skew => {
-            let most = *random.pick(&[50, 1_000, 10_000]);
+            let most = *random.pick(&[50, 1_000, 10_000, 600_000]);
             Fault::Skew { target: target(random, nodes, 0), millis: signed(random, most) }
         }
         Class::Rate => Fault::Rate {

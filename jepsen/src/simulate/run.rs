@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use raftmq::base::Millis;
+use raftmq::command::Retention;
 use tokio::task::JoinHandle;
 
 use super::clients::{Clients, Workload};
@@ -178,6 +180,8 @@ struct Run {
     watch: Watch,
     /// Nodes that take part after the healing.
     core: Vec<HostId>,
+    /// What retention took.
+    gone: queue::Gone,
 }
 
 impl Run {
@@ -276,12 +280,16 @@ impl Run {
     }
 
     /// What the replicas hold, and whether they agree.
-    fn compare(&self, drained: bool) -> Findings {
+    fn compare(&mut self, drained: bool) -> Findings {
         let looks: Vec<_> = self
             .core
             .iter()
             .filter_map(|node| super::watch::content(&self.cluster.nodes[*node].node, *node))
             .collect();
+        if let Some(first) = looks.first() {
+            self.gone.starts = first.queues.iter().map(|(at, (start, _))| (*at, *start)).collect();
+            self.gone.expired = first.expired.clone();
+        }
         replicas::check(&self.clients.history(), &looks, drained)
     }
 }
@@ -319,6 +327,7 @@ fn set_up(seed: u64, nodes: usize, shape: &Random, planned: &[Planned], trace: &
         segment_bytes: *shape.pick(&[4 << 10, 16 << 10, 64 << 10]),
         spare: shape.percent(60),
         checkpoint_bytes: *shape.pick(&[8 << 10, 32 << 10, 128 << 10]),
+        retention: retention(shape),
     };
     trace.note(format_args!("seed {seed}, {settings:?}, {workload:?}"));
     let base = Link { cut: false, least: super::world::STEP, most: 4_000, loss: 0 };
@@ -351,7 +360,25 @@ fn set_up(seed: u64, nodes: usize, shape: &Random, planned: &[Planned], trace: &
     };
     drop(cluster.world.start(nodes, clients.clone().run()));
     let faults = Faults::new(planned.to_vec(), base);
-    Run { cluster, clients, faults, watch: Watch::new(nodes), core: (0..nodes).collect() }
+    Run {
+        cluster,
+        clients,
+        faults,
+        watch: Watch::new(nodes),
+        core: (0..nodes).collect(),
+        gone: queue::Gone::default(),
+    }
+}
+
+/// Small enough that the log's front moves in most runs; a third keep everything.
+fn retention(shape: &Random) -> Retention {
+    let (time, bytes) = match shape.between(0, 3) {
+        0 => (Millis::ZERO, 0),
+        1 => (Millis::new(shape.between(1_000, 8_000)), 0),
+        _ => (Millis::ZERO, shape.between(40 << 10, 250 << 10)),
+    };
+    let stride = *shape.pick(&[2 << 10, 8 << 10, 32 << 10]);
+    Retention { stride, time, bytes, moved_max: shape.between(20 << 10, 200 << 10) }
 }
 
 /// The phases.
@@ -391,7 +418,7 @@ fn tell(
     let disturbed = planned
         .iter()
         .any(|planned| matches!(planned.class, Class::Skew | Class::Rate | Class::Pause));
-    findings.merge(queue::check(&history, &[0, 1], drain, |_| true));
+    findings.merge(queue::check(&history, &[0, 1], drain, &run.gone));
     findings.merge(log::check(&history));
     findings.merge(deliveries::check(&history, Clocks { disturbed }));
     findings.violations.extend(run.watch.raft.violations.iter().cloned());
@@ -406,7 +433,7 @@ fn tell(
 /// A run that did too little proves nothing.
 fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findings) {
     let mut good: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let kinds = ["sends", "receives", "empty receives", "looks"];
+    let kinds = ["sends", "receives", "looks"];
     for operation in &history.operations {
         let kind = match &operation.outcome {
             Outcome::Ok(Answer::Sent(_)) => "sends",
@@ -438,6 +465,8 @@ fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findi
     findings.count("segments lost", net.lost);
     findings.count("segments held", net.held);
     findings.count("resets", net.resets);
+    findings.count("expired", run.gone.expired.values().sum());
+    findings.count("purged offsets", run.gone.starts.values().sum());
     findings.count("restarts", run.cluster.restarts);
     findings.count("terms", run.watch.raft.terms);
     findings.count("entries", run.watch.raft.last_committed().map_or(0, |last| last + 1));

@@ -101,6 +101,11 @@ pub(super) fn content(node: &Node, at: usize) -> Option<Replica> {
                 }
             }
             lag_of(state, found.id, &mut replica.lag);
+            for group in 0..u32::MAX {
+                let Some(group_found) = state.group(&group_name(group)) else { break };
+                *replica.expired.entry(group).or_default() +=
+                    state.expired(group_found.id, found.id);
+            }
         }
     });
     Some(replica)
