@@ -24,7 +24,8 @@ impl ByHand {
 
     /// Starts a node that is new, in a directory of its own, on ports that nobody has.
     pub(crate) fn new(cluster: &Cluster, id: u64) -> Self {
-        let dir = cluster.data().join(format!("node-{id}"));
+        // Beside what `up` looks after: it would count the folder as a node of its own.
+        let dir = cluster.folder().join(format!("node-{id}"));
         fs::create_dir_all(&dir).unwrap();
         let node = cluster.spare_node(id);
         let listed = |node: &Node| {
