@@ -46,8 +46,9 @@ impl Drop for Scratch {
     }
 }
 
-/// Three nodes under a supervisor.
+/// Nodes under a supervisor.
 pub(crate) struct Cluster {
+    nodes: u16,
     program: PathBuf,
     data: PathBuf,
     restart: bool,
@@ -89,17 +90,27 @@ pub(crate) struct NodeStatus {
 }
 
 impl Cluster {
-    /// Ready when it returns.
+    /// Three nodes, ready when it returns.
     pub(crate) fn start(program: &Path, data: &Path, restart: bool) -> Result<Self, Failure> {
+        Self::start_of(3, program, data, restart)
+    }
+
+    /// Ready when it returns.
+    pub(crate) fn start_of(
+        nodes: u16,
+        program: &Path,
+        data: &Path,
+        restart: bool,
+    ) -> Result<Self, Failure> {
         let base = (700..1000_u16).map(|place| place * 30).find(|base| {
             (0..3)
                 .flat_map(|node| (0..3).map(move |port| base + 10 * node + port))
                 .all(|port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok())
         });
         let base_port = base.unwrap_or(21_000);
-        let up = Self::up(program, data, base_port, restart)?;
+        let up = Self::up(nodes, program, data, base_port, restart)?;
         let (program, data) = (program.to_owned(), data.to_owned());
-        Ok(Self { program, data, restart, base_port, up })
+        Ok(Self { nodes, program, data, restart, base_port, up })
     }
 
     /// Ends all of it, cleanly or with kill -9, and starts it again over the same data. Answers how
@@ -127,15 +138,22 @@ impl Cluster {
             }
         }
         let start = Instant::now();
-        self.up = Self::up(&self.program, &self.data, self.base_port, self.restart)?;
+        let Self { nodes, program, data, base_port, restart, .. } = self;
+        self.up = Self::up(*nodes, program, data, *base_port, *restart)?;
         Ok(start.elapsed())
     }
 
     /// Ready when it returns.
-    fn up(program: &Path, data: &Path, base: u16, restart: bool) -> Result<Child, Failure> {
-        let base = base.to_string();
+    fn up(
+        nodes: u16,
+        program: &Path,
+        data: &Path,
+        base: u16,
+        restart: bool,
+    ) -> Result<Child, Failure> {
+        let (base, nodes) = (base.to_string(), nodes.to_string());
         let mut up = Command::new(program);
-        up.args(["up", "--nodes", "3", "--base-port", &base, "--output", "json", "--data"]);
+        up.args(["up", "--nodes", &nodes, "--base-port", &base, "--output", "json", "--data"]);
         up.arg(data).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         if restart {
             up.arg("--restart");

@@ -25,3 +25,21 @@ pub(crate) fn prove_clients() -> Result<Outcome, Failure> {
     let figures = format!("{KILLS} kills each; {result}; {}", last.join(" "));
     Ok(Outcome { good: output.status.success(), figures })
 }
+
+/// Messages leave while others come: 64 MiB segments, ten minutes, 5 MB a second, a quarter hour.
+pub(crate) fn prove_retention() -> Result<Outcome, Failure> {
+    let mut test = Command::new("cargo");
+    test.args(["test", "--release", "--test", "black_box", "old_messages", "--", "--nocapture"])
+        .env("RAFTMQ_FORM_SEGMENT", "64MiB")
+        .env("RAFTMQ_FORM_KEEP_SECONDS", "600")
+        .env("RAFTMQ_FORM_LOAD_SECONDS", "900")
+        .env("RAFTMQ_FORM_RATE", "5000000")
+        .current_dir(root());
+    let output = test.output().map_err(Failure::io("cargo test"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    say(&text);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("retention: "));
+    let figures = lines.collect::<Vec<_>>().join("; ");
+    let ran = text.contains("1 passed");
+    Ok(Outcome { good: output.status.success() && ran, figures })
+}

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tokio::time::{Duration, Instant};
 
-use crate::base::{LogIndex, LogPosition, NodeId};
+use crate::base::{LogIndex, NodeId};
 use crate::broker::Replica;
 use crate::broker::api::{CatchUp, MembersChange, MembersStep, StepOutcome};
 use crate::broker::remote::Question;
@@ -153,15 +153,16 @@ impl Inner {
         let bounds = self.group.log().bounds();
         let Some((last, _)) = bounds.last else { return waiting("the log is empty") };
         let goal = self.goals.of(node, last, Instant::now());
-        let there = self.reached_by(node).await;
-        let applied = there.and_then(|there| there.applied);
+        let Some(there) = self.reached_by(node).await else {
+            let text = format!("node {node} is a learner and does not answer (yet); it must run");
+            return StepOutcome::Waiting(text);
+        };
         // What left since the request must have left there too (rule R26).
         let floor = self.group.read(|state| state.floor().map(|front| front.index));
-        let level = there.is_some_and(|there| there.floor >= floor);
-        if self.group.matched(node) < Some(goal) || applied < Some(goal) || !level {
-            let left = |end: LogPosition| bounds.end.get().saturating_sub(end.get());
-            let bytes_left = there.map(|there| left(there.end));
-            return StepOutcome::CatchingUp(CatchUp { node, has: applied, goal, bytes_left });
+        let level = there.applied >= Some(goal) && there.floor >= floor;
+        if self.group.matched(node) < Some(goal) || !level {
+            let bytes_left = Some(bounds.end.get().saturating_sub(there.end.get()));
+            return StepOutcome::CatchingUp(CatchUp { node, has: there.applied, goal, bytes_left });
         }
         if instead_of == Some(self.node()) {
             return self.hand_over_before(roster, self.node()).await;

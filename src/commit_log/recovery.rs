@@ -320,8 +320,7 @@ impl<'a> Walk<'a> {
         let frames = frames.and_then(|(from, to)| bytes.get(from..to)).unwrap_or_default();
         let mut offset = from;
         for piece in frames.chunks(PIECE_LEN) {
-            // A copy, since the bytes may be lent from a map of the very file.
-            segment.file.write_at(offset, &piece.to_vec())?;
+            segment.file.write_at(offset, piece)?;
             offset += piece.len() as u64;
         }
         assert_eq!(offset, found.len, "all frames behind the confirmed ones are written");

@@ -1,9 +1,10 @@
 //! From what is written to what holds: every relation between settings, checked in one place.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::base::{BrokerGroupName, ByteSize, Millis, NodeId};
+use crate::base::{BrokerGroupName, ByteSize, Durability, Millis, NodeId};
 use crate::{commit_log, raft};
 
 use super::address::{HostPort, HostPortError};
@@ -72,6 +73,7 @@ impl TryFrom<Raw> for Config {
         let members = listed_members(&raw.members)?;
         let own = own_member(node, &members)?;
         let listen = listen(&raw.listen)?;
+        let broker_groups = broker_groups(raw.broker.groups)?;
         let advertise = advertise(raw.advertise, &listen, own)?;
         let members = if members.is_empty() {
             vec![Member { node, peer: advertise.peer.clone(), grpc: advertise.grpc.clone() }]
@@ -88,12 +90,12 @@ impl TryFrom<Raw> for Config {
             advertise,
             tls: tls(raw.tls)?,
             members,
-            broker_groups: broker_groups(raw.broker.groups)?,
+            durability: durability(&raw.broker.durability.unwrap_or_default(), &broker_groups)?,
+            broker_groups,
             name_servers: name_servers(&raw.broker.name_servers.unwrap_or_default())?,
             log,
             retention,
             raft: raft(&raw.raft)?,
-            durability: raw.broker.durability,
             create_on_use: raw.broker.create_on_use.unwrap_or(profile == Profile::Dev),
             admin_from_anywhere: raw.admin.from_anywhere.unwrap_or(false),
         })
@@ -133,6 +135,43 @@ impl TryFrom<Raw> for NameServerConfig {
             None => Ok(Self { listen: listen(&ports)?, tls: tls(files)? }),
         }
     }
+}
+
+/// `MODE` is for all broker groups that are not named, `NAME=MODE` for one.
+fn durability(
+    entries: &[String],
+    broker_groups: &[BrokerGroupName],
+) -> Result<BTreeMap<BrokerGroupName, Durability>, RelationError> {
+    let broken = |entry: &String, why: &dyn ToString| RelationError::Durability {
+        entry: entry.clone(),
+        why: why.to_string(),
+    };
+    let (mut rest, mut named) = (None, BTreeMap::new());
+    for entry in entries {
+        let (name, mode) = match entry.split_once('=') {
+            Some((name, mode)) => (Some(name.trim()), mode.trim()),
+            None => (None, entry.trim()),
+        };
+        let mode: Durability = mode.parse().map_err(|error| broken(entry, &error))?;
+        let twice = match name {
+            Some(name) => {
+                let known = broker_groups.iter().find(|group| group.as_str() == name);
+                let known =
+                    known.ok_or_else(|| broken(entry, &"broker.groups has no such name"))?;
+                named.insert(known.clone(), mode).is_some()
+            }
+            None => rest.replace(mode).is_some(),
+        };
+        if twice {
+            return Err(broken(entry, &"it was said before"));
+        }
+    }
+    if let Some(mode) = rest {
+        for group in broker_groups {
+            named.entry(group.clone()).or_insert(mode);
+        }
+    }
+    Ok(named)
 }
 
 fn name_servers(addresses: &[String]) -> Result<Vec<HostPort>, RelationError> {
@@ -325,7 +364,7 @@ fn retention(raw: &RawRetention, log: &LogSettings) -> Result<RetentionSettings,
         (None, part) => quarter.min(ByteSize::new(part)).max(STRIDE_MIN),
     };
     within("retention.stride_bytes", stride, STRIDE_MIN, STRIDE_MAX)?;
-    let under_way = raw.under_way_bytes.unwrap_or(match bytes.get() / 4 {
+    let under_way = raw.under_way_bytes.unwrap_or_else(|| match bytes.get() / 4 {
         0 => UNDER_WAY_KEPT,
         part => ByteSize::new(part),
     });

@@ -50,6 +50,11 @@ pub enum RelationError {
     BrokerGroups { count: usize, max: usize },
     #[error("[{section}] is for brokers; a name server reads [listen] and [tls] only")]
     NotForNameServers { section: &'static str },
+    #[error(
+        "broker.durability has {entry:?}: {why}; write majority-fsync or majority-memory for all \
+         broker groups, or NAME=MODE for one"
+    )]
+    Durability { entry: String, why: String },
     #[error("broker.name_servers has {address:?}: {why}")]
     NameServer { address: String, why: String },
     #[error("broker.groups: {0}")]

@@ -102,7 +102,8 @@ grpc = "broker-3.example.org:8081"
 # name_servers = []
 # What an OK stands for in broker groups that are created now: "majority-fsync" (on the disks of a
 # majority) or "majority-memory" (in memory there and synced a little later: faster, and lost if a
-# majority loses power at once). Cannot be changed afterwards; without it, what there is counts.
+# majority loses power at once); "NAME=MODE" is for one broker group, several with commas. Cannot be
+# changed afterwards: a broker group that has another one is refused. Without it what there is counts.
 # durability = "majority-fsync"
 # Create topics and groups when a client first names them. By default true in "dev" only.
 # create_on_use = false
@@ -133,7 +134,7 @@ mod tests {
         // Saying the durability is more than not saying it: a broker group that has another one
         // is refused then.
         let shown = parse(&uncommented.join("\n"));
-        assert_eq!(shown.durability, Some(Durability::default()));
-        assert_eq!(Config { durability: None, ..shown }, parse(EXAMPLE));
+        assert!(shown.durability.values().all(|mode| *mode == Durability::default()));
+        assert_eq!(Config { durability: Default::default(), ..shown }, parse(EXAMPLE));
     }
 }

@@ -15,6 +15,7 @@ mod example;
 mod raw;
 mod sources;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -48,8 +49,9 @@ pub struct Config {
     pub log: LogSettings,
     pub retention: RetentionSettings,
     pub raft: RaftSettings,
-    /// What a broker group that is created now acknowledges with, and one that is there must.
-    pub durability: Option<Durability>,
+    /// What a broker group that is created now acknowledges with, and one that is there must. Those
+    /// that are left out are created with the default, and may have any.
+    pub durability: BTreeMap<BrokerGroupName, Durability>,
     /// Topics and groups come into being when a client first names them.
     pub create_on_use: bool,
     /// Admin calls are answered to any peer, not to loopback peers only.

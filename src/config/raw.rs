@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
-use crate::base::{ByteSize, Durability, Millis};
+use crate::base::{ByteSize, Millis};
 
 use super::address::HostPort;
 
@@ -120,8 +120,8 @@ pub(super) struct RawBroker {
     #[serde(deserialize_with = "names")]
     pub(super) name_servers: Option<Vec<String>>,
     pub(super) create_on_use: Option<bool>,
-    #[serde(deserialize_with = "durability")]
-    pub(super) durability: Option<Durability>,
+    #[serde(deserialize_with = "names")]
+    pub(super) durability: Option<Vec<String>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -142,10 +142,6 @@ fn host_port_option<'de, D: Deserializer<'de>>(
 
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
     deserializer.deserialize_any(Size).map(Some)
-}
-
-fn durability<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Durability>, D::Error> {
-    String::deserialize(deserializer)?.parse().map(Some).map_err(D::Error::custom)
 }
 
 fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {

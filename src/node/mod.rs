@@ -72,7 +72,7 @@ fn raft_options(config: &Config, name: &BrokerGroupName) -> raft::Options {
         },
         admission: config.raft.under_way,
         reserve: config.log.reserve,
-        durability: config.durability,
+        durability: config.durability.get(name).copied(),
         ..defaults
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::{Duration, sleep};
 
 use crate::base::NodeId;
 use crate::raft::bootstrap::{Standing, announce, hello_all};
-use crate::raft::group::{Group, Running, Shared};
+use crate::raft::group::{Group, Role, Running, Shared};
 use crate::raft::members::{self, ChangeError, MemberChange};
 use crate::raft::options::Member;
 
@@ -63,6 +63,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
             // The first round without a call may have begun just behind one.
             ask(&shared).await;
         }
+        tell_progress(&shared);
         tell(&shared, running).await;
         settle(&shared, running).await;
         tokio::select! {
@@ -97,6 +98,21 @@ async fn ask(shared: &Shared) {
         Some(Standing::Learner | Standing::Voter) => turn(shared, Belonging::Member),
         // Nobody knows better at the moment.
         None => {}
+    }
+}
+
+/// A replica that is this far behind says each second how far it is.
+const BEHIND: u64 = 10_000;
+
+fn tell_progress(shared: &Shared) {
+    let status = shared.status();
+    let Some(goal) = status.group_committed else { return };
+    let has = status.applied.map_or(0, |index| index.next().get());
+    let behind = goal.next().get().saturating_sub(has);
+    let learns = status.role == Role::Learner && behind > 0;
+    if learns || behind > BEHIND {
+        let (node, broker_group) = (shared.options.node, shared.options.group);
+        tracing::info!(%node, %broker_group, has, of = goal.next().get(), behind, "catching up");
     }
 }
 

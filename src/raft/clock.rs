@@ -94,7 +94,7 @@ pub(crate) fn judge(members: usize, others: &[i64]) -> Verdict {
     let middle = clocks[(clocks.len() - 1) / 2];
     let off = middle.saturating_neg();
     let ahead = u64::try_from(off).unwrap_or(0);
-    let excess = if ahead > AHEAD { ahead - AHEAD } else { 0 };
+    let excess = ahead.saturating_sub(AHEAD);
     let limit = i64::try_from(OFF_MAX).expect("a constant of seconds");
     let later = others.iter().filter(|other| **other > limit).count();
     let earlier = others.iter().filter(|other| **other < -limit).count();

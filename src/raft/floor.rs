@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::base::LogIndex;
 use crate::commit_log::CommitLog;
 use crate::machine::Machine;
-use crate::raft::group::{OpenError, Shared};
+use crate::raft::group::Shared;
 use crate::raft::marks::MarkFiles;
+use crate::raft::opening::OpenError;
 use crate::raft::snapshot::{Contents, SnapshotFile};
 use crate::raft::types::index_of;
 

@@ -41,7 +41,11 @@ impl Group {
         match (leads, known && to != self.shared().options.node) {
             (false, _) => Err(TransferError::NotLeader),
             (true, false) => Err(TransferError::NobodyElse),
-            (true, true) => self.shared().transfer(running, to).await,
+            (true, true) => {
+                self.shared().transfer(running, to).await?;
+                let leader = self.shared().leadership.borrow().leader;
+                if leader == Some(to) { Ok(()) } else { Err(TransferError::NotTaken { to }) }
+            }
         }
     }
 }

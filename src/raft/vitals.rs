@@ -154,8 +154,13 @@ impl Rounds {
         let now = shared.clock.monotonic();
         let is_member = |node: &NodeId| members.iter().any(|member| member.node == *node);
         self.heard.retain(|node, heard| is_member(node) && now.saturating_sub(heard.at) < AGE_MAX);
-        let voters: Vec<NodeId> = running.raft.voter_ids().map(NodeId::new).collect();
-        let verdict = self.judge_clock(shared, &members);
+        let mut voters: Vec<NodeId> = running.raft.voter_ids().map(NodeId::new).collect();
+        if voters.is_empty() {
+            // Before the first entry all that are configured will vote.
+            voters = members.iter().map(|member| member.node).collect();
+        }
+        let heard = voters.iter().filter(|voter| self.heard.contains_key(voter)).count();
+        let verdict = self.judge_clock(shared, &voters);
         let standing = self.judge_room(shared, own, &voters);
         let health = Health {
             clock_off: verdict.off,
@@ -168,8 +173,7 @@ impl Rounds {
         *shared.vitals.standing.lock() = standing;
         *shared.vitals.health.lock() = health;
         self.tell(shared, verdict, standing);
-        let quorum = members.len() / 2 + 1;
-        self.confirmed |= self.heard.len() + 1 >= quorum;
+        self.confirmed |= heard >= voters.len() / 2;
         running.raft.runtime_config().elect(self.confirmed && !verdict.suspect);
         self.hand_over(shared, own, verdict.suspect, &voters).await;
         self.confirmed
@@ -187,14 +191,17 @@ impl Rounds {
         Vitals { wall: shared.clock.own_wall(), room: shared.room(), sync_micros }
     }
 
-    fn judge_clock(&mut self, shared: &Shared, members: &[Member]) -> Verdict {
-        let verdict = if members.len() == 1 {
+    fn judge_clock(&mut self, shared: &Shared, voters: &[NodeId]) -> Verdict {
+        let me = shared.options.node;
+        let verdict = if voters == [me] {
             self.jump.look(&shared.clock)
         } else {
             let here = millis(shared.clock.own_wall()) - millis_of(shared.clock.monotonic());
             let ahead = |heard: &Heard| heard.lead.saturating_sub(here);
-            let others: Vec<i64> = self.heard.values().map(ahead).collect();
-            clock::judge(members.len(), &others)
+            let others = voters.iter().filter(|voter| **voter != me);
+            let others = others.filter_map(|voter| self.heard.get(voter)).map(ahead);
+            let members = voters.len() + usize::from(!voters.contains(&me));
+            clock::judge(members, &others.collect::<Vec<i64>>())
         };
         shared.clock.hold_back(verdict.excess);
         verdict
@@ -206,7 +213,6 @@ impl Rounds {
         rooms.extend(heard.map(|heard| heard.room));
         let room = of_majority(voters.len(), rooms);
         let marks = Watermarks::of(shared.options.reserve, shared.options.log.segment_bytes);
-        // With its own disk all but full a node takes nothing on, whatever the others have.
         let pressure = marks.pressure(room);
         let (room, needed) = (ByteSize::new(room), ByteSize::new(marks.sends));
         Standing { pressure, room, needed }
@@ -241,19 +247,26 @@ impl Rounds {
 
     /// A leader with a clock or a disk that is far worse than the others' gives the group away.
     async fn hand_over(&mut self, shared: &Shared, own: Vitals, suspect: bool, voters: &[NodeId]) {
+        let marks = Watermarks::of(shared.options.reserve, shared.options.log.segment_bytes);
+        let full =
+            own.room < marks.checkouts && shared.vitals.standing().pressure < Pressure::Checkouts;
         let leads = shared.leadership.borrow().leader == Some(shared.options.node);
         let micros = |voter: &NodeId| self.heard.get(voter).map(|heard| heard.sync_micros);
         let others: Vec<u64> = voters.iter().filter_map(micros).filter(|took| *took > 0).collect();
         let slow = leads && is_slow(own.sync_micros, &others);
         self.slow = if slow { self.slow + 1 } else { 0 };
-        if !leads || !(suspect || self.slow >= SLOW_ROUNDS) {
+        if !leads || !(suspect || full || self.slow >= SLOW_ROUNDS) {
             return;
         }
         let (took, slow) = (own.sync_micros, self.slow >= SLOW_ROUNDS);
         self.slow = 0;
         match shared.transfer_leadership().await {
-            Ok(()) => tracing::warn!(suspect, slow, took, ?others, "handed the leadership over"),
-            Err(error) => tracing::warn!(suspect, slow, %error, "cannot hand the leadership over"),
+            Ok(()) => {
+                tracing::warn!(suspect, full, slow, took, ?others, "handed the leadership over")
+            }
+            Err(error) => {
+                tracing::warn!(suspect, full, slow, %error, "cannot hand the leadership over")
+            }
         }
     }
 }

@@ -14,8 +14,10 @@ mod common;
 
 mod broker_groups;
 mod client_matrix;
+mod clocks;
 mod crash;
 mod damage;
+mod disk_full;
 mod first_start;
 mod limits;
 mod malformed;
@@ -25,6 +27,7 @@ mod polls;
 mod overload;
 mod proto_descriptor;
 mod python_client;
+mod repair;
 mod retention;
 mod scale;
 mod storm;

@@ -311,3 +311,46 @@ fn a_node_that_was_away_and_one_that_is_new_catch_up_with_a_purged_log() {
         assert_eq!(got.len(), 2, "both kinds of messages are served behind {node}");
     }
 }
+
+#[test]
+fn a_change_is_made_in_every_broker_group_and_also_to_its_leader() {
+    let environment = vec![("RAFTMQ_BROKER__DURABILITY", "group-1=majority-memory".to_owned())];
+    let plan = Plan { broker_groups: 2, spare: 1, environment, ..Plan::of(3) };
+    let mut cluster = Cluster::start(plan);
+    let second = cluster.node(2).grpc;
+    let new = ByHand::new(&cluster, 4);
+    let (peer, grpc) = (new.node.peer.to_string(), new.grpc().to_string());
+    change(second, &["add-node", "--node", "4", "--peer", &peer, "--grpc", &grpc]);
+    change(second, &["transfer-leader", "--to", "4", "--broker-group", "group-1"]);
+    let status = cluster.tool(second, &["cluster", "status"]).unwrap();
+    let durability = |group: usize| status[group]["durability"].as_str().unwrap().to_owned();
+    assert_eq!([durability(0), durability(1)], ["majority-fsync", "majority-memory"]);
+    let (_, metrics) = http::get(new.node.http, "/metrics").unwrap();
+    let told = "raftmq_durability_mode{broker_group=\"group-1\",mode=\"majority-memory\"} 1";
+    assert!(metrics.contains(told), "{metrics}");
+
+    // It leads a broker group when it is taken out, and is asked itself.
+    change(new.grpc(), &["remove-node", "--node", "4"]);
+    new.wait_obstacle("removed from the cluster");
+    for replicas in cluster.groups_by(second).unwrap() {
+        let nodes: Vec<u64> = replicas.iter().map(|replica| replica.node).collect();
+        assert_eq!(nodes, [1, 2, 3]);
+        assert!(leader(&replicas).is_some_and(|(leader, _)| leader != 4), "{replicas:?}");
+    }
+    drop(new);
+
+    // What cannot be is said, and changes nothing.
+    let refused = cluster.tool(second, &["cluster", "transfer-leader", "--to", "9"]).unwrap_err();
+    assert!(refused.contains("no voter"), "{refused}");
+
+    // All nodes move to other ports, and find each other.
+    assert!(cluster.stop().success());
+    cluster.move_ports();
+    cluster.up();
+    cluster.wait_ready(PATIENCE);
+    let moved = cluster.node(2).grpc;
+    assert_ne!(moved, second);
+    cluster.wait_equal(PATIENCE);
+    let status = cluster.tool(moved, &["cluster", "status"]).unwrap();
+    assert_eq!(status[0]["nodes"][1]["grpc"].as_str().unwrap(), moved.to_string());
+}

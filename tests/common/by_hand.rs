@@ -24,7 +24,8 @@ impl ByHand {
 
     /// Starts a node that is new, in a directory of its own, on ports that nobody has.
     pub(crate) fn new(cluster: &Cluster, id: u64) -> Self {
-        let dir = cluster.data().join(format!("node-{id}"));
+        // Beside what `up` looks after: it would count the folder as a node of its own.
+        let dir = cluster.folder().join(format!("node-{id}"));
         fs::create_dir_all(&dir).unwrap();
         let node = cluster.spare_node(id);
         let listed = |node: &Node| {
@@ -33,10 +34,12 @@ impl ByHand {
         };
         let members: String =
             cluster.nodes().iter().chain([&node]).map(listed).collect::<Vec<_>>().join("\n");
+        let groups = cluster.broker_groups().join(",");
         let Node { grpc, http, peer, .. } = &node;
         let text = format!(
             "[node]\nid = {id}\ndata = \"{}\"\nprofile = \"dev\"\n\n\
-             [listen]\ngrpc = \"{grpc}\"\nhttp = \"{http}\"\npeer = \"{peer}\"\n\n{members}",
+             [listen]\ngrpc = \"{grpc}\"\nhttp = \"{http}\"\npeer = \"{peer}\"\n\n\
+             [broker]\ngroups = \"{groups}\"\n\n{members}",
             dir.join("data").display(),
         );
         fs::write(dir.join("raftmq.toml"), text).unwrap();

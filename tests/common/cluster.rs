@@ -37,11 +37,20 @@ pub(crate) struct Plan {
     /// Ports that are free for so many more nodes.
     pub(crate) spare: u16,
     pub(crate) environment: Vec<(&'static str, String)>,
+    /// Data on a volume of its own of this size, which nobody but the cluster sees.
+    pub(crate) volume_mib: Option<u32>,
 }
 
 impl Plan {
     pub(crate) fn of(nodes: u16) -> Self {
-        Self { nodes, broker_groups: 1, restart: false, spare: 0, environment: Vec::new() }
+        Self {
+            nodes,
+            broker_groups: 1,
+            restart: false,
+            spare: 0,
+            environment: Vec::new(),
+            volume_mib: None,
+        }
     }
 }
 
@@ -96,13 +105,13 @@ impl Cluster {
         // The file of the last run names processes that are gone.
         let _ = fs::remove_file(self.data().join("cluster.json"));
         let output = File::options().create(true).append(true).open(self.output_path()).unwrap();
-        let mut command = Command::new(RAFTMQ);
+        let mut command = self.command();
         command
             .args(["up", "--nodes", &self.plan.nodes.to_string()])
             .args(["--broker-groups", &self.plan.broker_groups.to_string()])
             .args(["--base-port", &self.base_port.to_string()])
             .arg("--data")
-            .arg(self.data())
+            .arg(self.own_data())
             .args(self.plan.restart.then_some("--restart"))
             .envs(self.plan.environment.iter().map(|(name, value)| (*name, value)))
             .stdin(Stdio::null())
@@ -111,12 +120,51 @@ impl Cluster {
         self.child = Some(command.spawn().unwrap());
     }
 
-    pub(crate) fn data(&self) -> PathBuf {
+    /// What runs `raftmq` with the words that follow.
+    fn command(&self) -> Command {
+        let Some(size) = self.plan.volume_mib else { return Command::new(RAFTMQ) };
+        let data = self.own_data();
+        fs::create_dir_all(&data).unwrap();
+        let mut command = Command::new("unshare");
+        command.arg("--mount").args(["--propagation", "private"]);
+        // Without the rights to mount, those of a user namespace do.
+        if !rustix::process::geteuid().is_root() {
+            command.arg("--map-root-user");
+        }
+        let script = format!(r#"mount -t tmpfs -o size={size}m tmpfs "$0" && exec "$@""#);
+        command.args(["sh", "-c", &script]).arg(data).arg(RAFTMQ);
+        command
+    }
+
+    /// As the nodes see it.
+    fn own_data(&self) -> PathBuf {
         self.folder.path().join("data")
+    }
+
+    /// As others see it: a volume of its own is seen through its process.
+    pub(crate) fn data(&self) -> PathBuf {
+        let own = self.own_data();
+        match (&self.child, self.plan.volume_mib) {
+            (Some(child), Some(_)) => {
+                let own = own.strip_prefix("/").unwrap();
+                PathBuf::from(format!("/proc/{}/root", child.id())).join(own)
+            }
+            _ => own,
+        }
+    }
+
+    /// For the next start.
+    pub(crate) fn set_environment(&mut self, environment: Vec<(&'static str, String)>) {
+        self.plan.environment = environment;
     }
 
     pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.plan.environment.iter().cloned()
+    }
+
+    /// The names that `up` gives.
+    pub(crate) fn broker_groups(&self) -> Vec<String> {
+        (0..self.plan.broker_groups).map(|number| format!("group-{number}")).collect()
     }
 
     /// A place for a node that `up` does not start.
@@ -126,6 +174,12 @@ impl Cluster {
         let at =
             |port| SocketAddr::from(([127, 0, 0, 1], self.base_port + place * NODE_STRIDE + port));
         Node { node: id, pid: 0, grpc: at(0), http: at(1), peer: at(2) }
+    }
+
+    /// The next `up` takes other ports.
+    pub(crate) fn move_ports(&mut self) {
+        assert!(self.child.is_none(), "the cluster is running");
+        self.base_port = free_ports(self.plan.nodes + self.plan.spare);
     }
 
     /// Where the output of `up` and of its nodes goes.

@@ -9,6 +9,7 @@ pub(crate) mod official;
 pub(crate) mod python;
 pub(crate) mod raw;
 pub(crate) mod script;
+pub(crate) mod solo;
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};

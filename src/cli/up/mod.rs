@@ -48,7 +48,8 @@ pub(super) struct Up {
     #[arg(long, value_name = "DIR", default_value = "raftmq-data")]
     data: PathBuf,
     /// Node i, from 0, takes P+10i for gRPC, P+10i+1 for HTTP, P+10i+2 for the other nodes. By
-    /// default these are 8081, 5557 and 8082, each plus 10i.
+    /// default these are 8081, 5557 and 8082, each plus 10i. May differ from the start before: nodes
+    /// tell each other where they are.
     #[arg(long, value_name = "P")]
     base_port: Option<u16>,
     /// Start a node again when it ends by itself or is killed.
@@ -63,8 +64,6 @@ pub(super) enum UpError {
     Nodes { count: u64, max: u64 },
     #[error("{} holds a cluster of {there} nodes, and --nodes is {asked}; use that number, or another --data", data.display())]
     OtherCount { data: PathBuf, there: u64, asked: u64 },
-    #[error("{} was founded with the peer port {old} for node {node}, and now it would be {new}; the other nodes know the old one, so use the same --base-port", data.display())]
-    OtherPorts { data: PathBuf, node: NodeId, old: String, new: String },
     #[error(
         "{} names the broker groups {there}, and --broker-groups is {asked}; a broker group cannot be taken away, so use at least their number",
         path.display()
@@ -111,7 +110,6 @@ impl Up {
         let _lock = lock(&up.data)?;
         let there = plan::existing(&up.data);
         let nodes = up.plan(there)?;
-        plan::check_moved(&up.data, &nodes[..usize::try_from(there).unwrap_or(0)])?;
         check_ports(&nodes)?;
         prepare(&up.data, &nodes, up.broker_groups, up.durability)?;
         here(supervise::supervise(&up.data, nodes, up.restart, output))

@@ -85,23 +85,6 @@ pub(super) fn existing(data: &Path) -> u64 {
     u64::try_from((1..=NODES_MAX).take_while(there).count()).expect("at most 9")
 }
 
-/// Replicas keep each other's addresses in the log, so that a group of several cannot be moved.
-pub(super) fn check_moved(data: &Path, existing: &[Planned]) -> Result<(), UpError> {
-    if existing.len() < 2 {
-        return Ok(());
-    }
-    for planned in existing {
-        let table = read(&planned.config_path())?;
-        let old = table.get("listen").and_then(|listen| listen.get("peer")).and_then(Value::as_str);
-        let new = HostPort::loopback(planned.ports.peer).to_string();
-        if let Some(old) = old.filter(|old| *old != new) {
-            let (data, old) = (data.to_owned(), old.to_owned());
-            return Err(UpError::OtherPorts { data, node: planned.node, old, new });
-        }
-    }
-    Ok(())
-}
-
 /// Writes the file of each node. Settings that someone added to an existing file stay; what the
 /// plan decides is overwritten.
 pub(super) fn write_configs(
@@ -281,12 +264,6 @@ mod tests {
         write_configs(&nodes, None, None).unwrap();
         let key = dir.path().join("other/key.pem");
         assert_eq!(load().tls, Some(crate::config::TlsFiles { key, ..own }), "it was set by hand");
-
-        check_moved(dir.path(), &nodes).unwrap();
-        let moved = plan(dir.path(), 3, Some(9100)).unwrap();
-        let error = check_moved(dir.path(), &moved).unwrap_err().to_string();
-        assert!(error.contains("127.0.0.1:9002") && error.contains("127.0.0.1:9102"), "{error}");
-        check_moved(dir.path(), &moved[..1]).unwrap();
     }
 
     #[test]
@@ -302,12 +279,13 @@ mod tests {
         assert_eq!(groups(), ["group-0"]);
         write_configs(&nodes, Some(3), None).unwrap();
         assert_eq!(groups(), ["group-0", "group-1", "group-2"]);
-        let memory = Some(Durability::MajorityMemory);
-        write_configs(&nodes, None, memory).unwrap();
+        let memory = Durability::MajorityMemory;
+        write_configs(&nodes, None, Some(memory)).unwrap();
         write_configs(&nodes, None, None).unwrap();
         assert_eq!(groups().len(), 3, "what is there stays");
         let sources = Sources { file: nodes[0].config_path(), overlays: vec![] };
-        assert_eq!(sources.load().unwrap().durability, memory);
+        let durability = sources.load().unwrap().durability;
+        assert_eq!(durability.values().copied().collect::<Vec<_>>(), [memory; 3]);
         let error = write_configs(&nodes, Some(2), None).unwrap_err().to_string();
         assert!(error.contains("group-0, group-1, group-2"), "{error}");
     }

@@ -153,3 +153,24 @@ fn broker_groups_have_names_of_their_own() {
         assert!(error.contains("broker.groups"), "{wrong}: {error}");
     }
 }
+
+#[test]
+fn durability_is_said_for_all_broker_groups_or_for_one() {
+    let with = |broker: &str| {
+        let text = format!("[broker]\ngroups = \"a, b\"\ndurability = {broker}\n");
+        parse(&with(&text))
+    };
+    let modes = |broker: &str| -> Vec<String> {
+        let durability = with(broker).unwrap().durability;
+        durability.iter().map(|(group, mode)| format!("{group}={mode}")).collect()
+    };
+    assert!(parse(NODE).unwrap().durability.is_empty());
+    assert_eq!(modes("\"majority-memory\""), ["a=majority-memory", "b=majority-memory"]);
+    assert_eq!(modes("\"b=majority-memory\""), ["b=majority-memory"]);
+    let both = "[\"majority-fsync\", \"a = majority-memory\"]";
+    assert_eq!(modes(both), ["a=majority-memory", "b=majority-fsync"]);
+    for wrong in ["\"fsync\"", "\"c=majority-fsync\"", "\"a=majority-fsync,a=majority-memory\""] {
+        let error = with(wrong).unwrap_err().to_string();
+        assert!(error.contains("broker.durability") && error.contains("NAME=MODE"), "{error}");
+    }
+}
