@@ -14,7 +14,7 @@ const QUICK: [&str; 3] = ["ack-before-fsync", "offset-at-append", "dedup-left-ou
 static TURN: Mutex<()> = Mutex::new(());
 
 fn jepsen(arguments: &[&str]) -> Output {
-    Command::new(JEPSEN).args(arguments).output().unwrap()
+    Command::new(JEPSEN).args(arguments).output().expect("the program can be run")
 }
 
 fn text(output: &Output) -> String {
@@ -25,8 +25,8 @@ fn text(output: &Output) -> String {
 fn trace(seed: &str, file: &Path) -> Vec<u8> {
     let output = jepsen(&["simulate", "--seed", seed, "--trace", &file.to_string_lossy()]);
     assert!(matches!(output.status.code(), Some(0..=2)), "{}", text(&output));
-    let trace = fs::read(file).unwrap();
-    fs::remove_file(file).unwrap();
+    let trace = fs::read(file).expect("the trace was written");
+    fs::remove_file(file).expect("the trace is there");
     trace
 }
 

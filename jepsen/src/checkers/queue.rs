@@ -60,12 +60,62 @@ impl Gone {
     }
 }
 
+/// What groups got.
+#[derive(Default)]
+struct Seen {
+    by_group: BTreeMap<u32, BTreeSet<Value>>,
+    anywhere: BTreeSet<Value>,
+}
+
 /// `groups` are those that had to get everything that was not gone.
 pub(crate) fn check(history: &History, groups: &[u32], drain: Drain, gone: &Gone) -> Findings {
     let mut findings = Findings::default();
     let sends = sends(history);
-    let mut seen: BTreeMap<u32, BTreeSet<Value>> = BTreeMap::new();
-    let mut anywhere = BTreeSet::new();
+    let seen = check_seen(history, &sends, &mut findings);
+    let places = places(history);
+    findings.count("acked", sends.acked.len() as u64);
+    findings.count("recovered", seen.anywhere.difference(&sends.acked).count() as u64);
+    // Whatever one group got is there for all of them.
+    let due: BTreeSet<Value> = sends.acked.union(&seen.anywhere).copied().collect();
+    for group in groups {
+        let got = seen.by_group.get(group);
+        let missing =
+            due.iter().copied().filter(|value| !got.is_some_and(|got| got.contains(value)));
+        let is_gone = |value: &Value| places.get(value).is_some_and(|place| gone.has(*place));
+        let (taken, missing): (Vec<Value>, Vec<Value>) = missing.partition(is_gone);
+        let counted = gone.expired.get(group).copied().unwrap_or(0);
+        if taken.len() as u64 > counted {
+            let what = format!(
+                "group {group} lost {} messages to retention, which counts {counted}",
+                taken.len()
+            );
+            findings.violated("expired-counted", what);
+        }
+        if missing.is_empty() {
+            continue;
+        }
+        let many = format!("{} of {}", missing.len(), due.len());
+        match drain {
+            Drain::Complete => {
+                let first = missing.iter().take(5).map(|value| match places.get(value) {
+                    Some(place) => format!("{value} at {place}"),
+                    None => value.to_string(),
+                });
+                let first: Vec<String> = first.collect();
+                let what = format!("group {group} never got {many}: {}", first.join(", "));
+                findings.violated("lost", what);
+            }
+            Drain::Cut => findings
+                .unknown
+                .push(format!("group {group} had {many} before it when the drain was cut")),
+        }
+    }
+    findings
+}
+
+/// Nothing is delivered that was not sent, or that was refused, or that is another.
+fn check_seen(history: &History, sends: &Sends, findings: &mut Findings) -> Seen {
+    let mut seen = Seen::default();
     for operation in &history.operations {
         let What::Receive { group, .. } = operation.what else { continue };
         let Some(Answer::Received(deliveries)) = operation.answer() else { continue };
@@ -89,55 +139,11 @@ pub(crate) fn check(history: &History, groups: &[u32], drain: Drain, gone: &Gone
                 let what = format!("group {group} got {value}, all sends of which had failed");
                 findings.violated("aborted", what);
             }
-            seen.entry(group).or_default().insert(value);
-            anywhere.insert(value);
+            seen.by_group.entry(group).or_default().insert(value);
+            seen.anywhere.insert(value);
         }
     }
-    let places = places(history);
-    findings.count("acked", sends.acked.len() as u64);
-    findings.count("recovered", anywhere.difference(&sends.acked).count() as u64);
-    // Whatever one group got is there for all of them.
-    let due: BTreeSet<Value> = sends.acked.union(&anywhere).copied().collect();
-    for group in groups {
-        let got = seen.get(group);
-        let missing =
-            due.iter().copied().filter(|value| !got.is_some_and(|got| got.contains(value)));
-        let is_gone = |value: &Value| places.get(value).is_some_and(|place| gone.has(*place));
-        let (taken, missing): (Vec<Value>, Vec<Value>) = missing.partition(is_gone);
-        let counted = gone.expired.get(group).copied().unwrap_or(0);
-        if taken.len() as u64 > counted {
-            let what = format!(
-                "group {group} lost {} messages to retention, which counts {counted}",
-                taken.len()
-            );
-            findings.violated("expired-counted", what);
-        }
-        match (missing.is_empty(), drain) {
-            (true, _) => {}
-            (false, Drain::Complete) => {
-                let first: Vec<String> = missing
-                    .iter()
-                    .take(5)
-                    .map(|value| match places.get(value) {
-                        Some(place) => format!("{value} at {place}"),
-                        None => value.to_string(),
-                    })
-                    .collect();
-                let what = format!(
-                    "group {group} never got {} of {}: {}",
-                    missing.len(),
-                    due.len(),
-                    first.join(", ")
-                );
-                findings.violated("lost", what);
-            }
-            (false, Drain::Cut) => findings.unknown.push(format!(
-                "group {group} had {} messages before it when the drain was cut",
-                missing.len()
-            )),
-        }
-    }
-    findings
+    seen
 }
 
 /// Where each value is, as far as anybody was told.

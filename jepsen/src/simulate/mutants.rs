@@ -77,7 +77,15 @@ pub(crate) fn hunt(names: &[String], seeds: Option<u64>) -> Result<bool, Failure
     Ok(caught == names.len())
 }
 
+/// All checks that failed, and the first one's words.
 #[cfg(feature = "mutants")]
-fn first(summary: &Summary) -> (&str, &str) {
-    summary.violations.first().map_or(("", ""), |(check, what)| (check, what))
+fn first(summary: &Summary) -> (String, &str) {
+    let mut checks: Vec<&str> = Vec::new();
+    for (check, _) in &summary.violations {
+        if !checks.contains(&check.as_str()) {
+            checks.push(check);
+        }
+    }
+    let what = summary.violations.first().map_or("", |(_, what)| what);
+    (checks.join(" "), what)
 }

@@ -44,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) segment_bytes: u64,
     pub(crate) spare: bool,
     pub(crate) checkpoint_bytes: u64,
+    /// How long the upkeep of the log rests when there is nothing to do.
+    pub(crate) upkeep_millis: u64,
     pub(crate) retention: Retention,
 }
 
@@ -142,9 +144,10 @@ impl Node {
         };
         *self.replica.lock() = Some(group.clone());
         let upkeep = group.log().upkeep();
+        let rest = self.settings.upkeep_millis;
         tokio::spawn(async move {
             loop {
-                let pause = if upkeep.step() { 2 } else { 20 };
+                let pause = if upkeep.step() { 2 } else { rest };
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
         });

@@ -389,6 +389,7 @@ fn set_up(
         spare: shape.percent(60),
         checkpoint_bytes: *shape.pick(&[8 << 10, 32 << 10, 128 << 10]),
         retention,
+        upkeep_millis: *shape.pick(&[20, 200, 3_000]),
     };
     trace.note(format_args!("seed {seed}, {settings:?}, {workload:?}"));
     let base = Link { cut: false, least: super::world::STEP, most: 4_000, loss: 0 };

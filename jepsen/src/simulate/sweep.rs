@@ -83,7 +83,7 @@ pub(crate) fn prove(count: u64) -> Result<Outcome, Failure> {
         one.counts.iter().for_each(|(of, n)| *counts.entry(of).or_default() += n);
     }
     let bad: Vec<&Summary> = ran.iter().filter(|one| !one.is_good()).collect();
-    bad.iter().for_each(|one| say(one));
+    bad.iter().for_each(say);
     if let Some(first) = bad.iter().find(|one| one.verdict == "false") {
         say(shrink(first)?);
     }
