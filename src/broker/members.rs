@@ -12,7 +12,7 @@ use crate::broker::api::{CatchUp, MembersChange, MembersStep, StepOutcome};
 use crate::broker::remote::Question;
 use crate::broker::replica::Inner;
 use crate::command::{CommandError, Reader, Writer};
-use crate::raft::{ChangeError, Member, MemberChange, Roster};
+use crate::raft::{ChangeError, Member, MemberChange, Roster, TransferError};
 
 /// How long the leader may take over one step.
 const STEP_DEADLINE: Duration = Duration::from_secs(8);
@@ -192,8 +192,9 @@ impl Inner {
         let able = others.filter(|voter| self.group.answers(*voter));
         match able.max_by_key(|voter| self.group.matched(*voter)) {
             Some(to) => match self.hand_to(to).await {
-                StepOutcome::Done(text) => StepOutcome::Waiting(text),
-                other => other,
+                // Another one may take it in the next round.
+                StepOutcome::Done(text) | StepOutcome::Refused(text) => StepOutcome::Waiting(text),
+                other @ (StepOutcome::Waiting(_) | StepOutcome::CatchingUp(_)) => other,
             },
             None => StepOutcome::Refused("no other voter answers that could lead".to_owned()),
         }
@@ -208,6 +209,7 @@ impl Inner {
         }
         match self.group.transfer_leadership_to(to).await {
             Ok(()) => StepOutcome::Done(format!("node {to} leads")),
+            Err(error @ TransferError::NotTaken { .. }) => StepOutcome::Refused(error.to_string()),
             Err(error) => waiting(&error.to_string()),
         }
     }

@@ -129,7 +129,8 @@ async fn a_node_with_a_wrong_clock_does_not_lead_and_stamps_stay_right() {
             if said.contains("the clock is far from the majority's") { Ok(()) } else { Err(said) }
         });
         let to = victim.node.to_string();
-        let asked = cluster.tool(others[0].grpc, &["cluster", "transfer-leader", "--to", &to]);
+        let asked = cluster
+            .tool(others[0].grpc, &["cluster", "transfer-leader", "--to", &to, "--timeout", "3s"]);
         println!("clocks: {seconds:+} s: node {to}, asked to lead: {asked:?}");
         assert!(asked.is_err(), "a node with a wrong clock was given the leadership");
         let roles = cluster.status_by(others[0].grpc).unwrap();
