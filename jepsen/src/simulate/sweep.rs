@@ -13,6 +13,8 @@ use crate::{Failure, Outcome, ledger, say};
 
 /// Seeds that every sweep begins with.
 const FIXED: u64 = 20;
+/// Fresh seeds that are printed; the others follow from the commit as these do.
+const SHOWN: usize = 40;
 /// Runs that are spent on one failing seed to find out what it needs.
 const SHRINKS_MAX: usize = 80;
 
@@ -75,6 +77,8 @@ pub(crate) fn prove(count: u64) -> Result<Outcome, Failure> {
     let commit = ledger::head();
     let seeds = seeds(count, &commit);
     say(format_args!("{count} seeds, {} of them fixed, the others of {commit}", FIXED.min(count)));
+    let fresh: Vec<String> = seeds.iter().skip(20).take(SHOWN).map(u64::to_string).collect();
+    say(format_args!("fresh: {}{}", fresh.join(" "), if count > 60 { " …" } else { "" }));
     let ran = run_all(&seeds, &[], |_| false)?;
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
