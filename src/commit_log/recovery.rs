@@ -45,10 +45,10 @@ fn at(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Io { what, path, source }
 }
 
-/// Whether the vote's file is there and cannot be read.
+/// Whether the vote's file cannot be read, or is not there: to be asked of a log with entries only.
 pub fn vote_is_damaged(disk: &dyn Disk, dir: &Path) -> Result<bool, OpenError> {
     match vote_file::load(disk, dir) {
-        Ok(_) => Ok(false),
+        Ok(vote) => Ok(vote.is_none()),
         Err(SmallFileError::Damaged { .. }) => Ok(true),
         Err(error) => Err(error.into()),
     }

@@ -105,31 +105,45 @@ pub fn survey(disk: &dyn Disk, dir: &Path) -> Result<Option<Hole>, OpenError> {
     let peek = |name| MarkFile::peek(disk, &dir.join(name));
     let floor = peek(FLUSHED).and_then(|flushed| Ok(flushed.max(peek(COMMITTED)?)));
     let floor = floor.map_err(at("reading the marks", dir))?;
+    let committed = peek(COMMITTED).map_err(at("reading the marks", dir))?;
     let names = disk.list(dir).map_err(at("listing the log", dir))?;
     let mut bases: Vec<_> = names.iter().filter_map(|name| base_of(name, LOG_SUFFIX)).collect();
     bases.sort_unstable();
     let start = purged.map(|purged| purged.end).unwrap_or_default();
+    let follows = |purged: Purged| Before {
+        next: Some(purged.index.next()),
+        term: purged.term,
+        stamp: purged.stamp,
+    };
+    let beginning = Before { next: Some(LogIndex::ZERO), ..Before::default() };
+    let mut before = purged.map_or(beginning, follows);
     let first = bases.partition_point(|base| *base <= start).saturating_sub(1);
-    let mut before = Before::default();
-    if bases.get(first) == Some(&start) {
-        let follows = |purged: Purged| Before {
-            next: Some(purged.index.next()),
-            term: purged.term,
-            stamp: purged.stamp,
-        };
-        before = purged.map(follows).unwrap_or(Before { next: Some(LogIndex::ZERO), ..before });
+    if bases.get(first).is_none_or(|base| *base > start) {
+        // The file that the log begins in is gone.
+        let from = before.next.unwrap_or_default();
+        if floor.is_none_or(|(floor, _)| floor < from) {
+            return Ok(None);
+        }
+        let segment = path_of(dir, start, LOG_SUFFIX);
+        let reason = FrameError::Missing { len: 0, expected: 1 };
+        let damage = Damage { segment, index: from, position: start, reason };
+        let (base, good, end) = (start, 0, 0);
+        return Ok(Some(Hole { from, through: None, damage, base, good, end, before }));
     }
     for (number, base) in bases.iter().copied().enumerate().skip(first) {
+        // What lies before the log's start in its first segment is of no interest.
+        let skip = if base < start { start.since(base) } else { 0 };
         let path = path_of(dir, base, LOG_SUFFIX);
         let file = disk.open(&path, Open::Read).map_err(at("opening a segment", &path))?;
         let len = file.len().map_err(at("measuring a segment", &path))?;
         let next = bases.get(number + 1).copied();
         let end = next.map_or(len, |next| next.since(base));
-        let readable = usize::try_from(end.min(len)).unwrap_or(usize::MAX);
-        let bytes = file.read_at(0, readable).map_err(at("reading a segment", &path))?;
+        let readable = usize::try_from(end.min(len).saturating_sub(skip)).unwrap_or(usize::MAX);
+        let bytes = file.read_at(skip, readable).map_err(at("reading a segment", &path))?;
         let found = scan(&bytes, before);
+        let good = skip + found.len;
         before = found.before;
-        if next.is_some() && found.len == end {
+        if next.is_some() && good == end {
             continue;
         }
         let from = before.next.unwrap_or_default();
@@ -138,11 +152,14 @@ pub fn survey(disk: &dyn Disk, dir: &Path) -> Result<Option<Hole>, OpenError> {
         }
         let expected = end;
         let reason = found.stopped.unwrap_or(FrameError::Missing { len, expected });
-        let damage = Damage { segment: path, index: from, position: base.plus(found.len), reason };
+        let damage = Damage { segment: path, index: from, position: base.plus(good), reason };
         let through = next.and_then(|next| first_of(disk, dir, next));
         let through = through.and_then(|first| first.get().checked_sub(1)).map(LogIndex::new);
-        let through = through.filter(|through| *through >= from);
-        return Ok(Some(Hole { from, through, damage, base, good: found.len, end, before }));
+        // What is not known to be committed may differ from what others have: it is not filled, but
+        // fetched again with all that follows.
+        let is_agreed = |through: &LogIndex| committed.is_some_and(|(index, _)| index >= *through);
+        let through = through.filter(|through| *through >= from).filter(is_agreed);
+        return Ok(Some(Hole { from, through, damage, base, good, end, before }));
     }
     Ok(None)
 }
@@ -198,9 +215,12 @@ impl Hole {
             crate::commit_log::cut::remove_segment(disk, dir, base)?;
         }
         let path = path_of(dir, self.base, LOG_SUFFIX);
+        self.forget_index(disk, dir)?;
+        if !disk.exists(&path) {
+            return Ok(());
+        }
         let good = usize::try_from(self.good).expect("segments are below 4 GiB");
         let kept = disk.open(&path, Open::Read)?.read_at(0, good)?;
-        self.forget_index(disk, dir)?;
         disk.replace(&path, &kept)
     }
 

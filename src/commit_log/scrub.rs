@@ -27,7 +27,8 @@ impl Shared {
                 progress.left = 0;
                 return Ok(progress);
             };
-            let from = (*cursor).max(sealed.segment.base);
+            // In the first segment what was purged is of no interest.
+            let from = (*cursor).max(sealed.segment.base).max(self.state.read().start());
             let left = budget.saturating_sub(progress.checked);
             if progress.checked > 0 && left == 0 {
                 progress.left = self.left_to_scrub(from);

@@ -361,7 +361,7 @@ fn retention(raw: &RawRetention, log: &LogSettings) -> Result<RetentionSettings,
     let stride = match (raw.stride_bytes, bytes.get() / 16) {
         (Some(stride), _) => stride,
         (None, 0) => quarter,
-        (None, part) => quarter.min(ByteSize::new(part)).max(STRIDE_MIN),
+        (None, part) => ByteSize::new(part).clamp(STRIDE_MIN, quarter.max(STRIDE_MIN)),
     };
     within("retention.stride_bytes", stride, STRIDE_MIN, STRIDE_MAX)?;
     let under_way = raw.under_way_bytes.unwrap_or_else(|| match bytes.get() / 4 {

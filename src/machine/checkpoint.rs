@@ -124,7 +124,7 @@ impl std::ops::Deref for Checkpoint {
 impl Checkpoint {
     /// Writes it to disk: first the queue units it counts on, then itself, then older ones go but
     /// one. False when there was nothing to do: a newer one is there, or a peer's state has taken
-    /// this one's place. May only be called once the local log has flushed [`Self::index`]; a
+    /// this one's place. May only be called once the local log has flushed [`Frozen::index`]; a
     /// checkpoint ahead of the durable log would make openraft drop the log after a crash. After
     /// an error the node ends.
     pub fn publish(&self) -> io::Result<bool> {

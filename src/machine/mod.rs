@@ -222,7 +222,7 @@ impl Machine {
         Some(Frozen { index, term, stamp, log_end, image: self.state.kept_image() })
     }
 
-    /// Takes over a peer's state: what [`Checkpoint::snapshot`] gave there. Durable on return. The
+    /// Takes over a peer's state: what [`Frozen::snapshot`] gave there. Durable on return. The
     /// log then continues at [`State::log_end`] with the entry behind [`State::applied`].
     pub fn install(&mut self, snapshot: &Bytes) -> Result<(), InstallError> {
         let sections = Sections::parse(snapshot)?;

@@ -14,6 +14,9 @@ use super::live::Live;
 use super::peers::{Desk, tell_now};
 use super::{NodeError, raft_options};
 
+/// A replica that still cannot be opened after so many attempts to mend it is not mended by more.
+const MENDS_MAX: u32 = 3;
+
 /// One replica and what goes with it.
 #[derive(Debug)]
 pub(super) struct Hosted {
@@ -35,6 +38,7 @@ impl Hosted {
         let options = raft_options(config, name);
         let (id, bell) = (name.id(), Bell::default());
         let desk = Arc::new(Desk::new(Arc::clone(live), id));
+        let mut mends = 0;
         let group = loop {
             let (asked, sink) = (Arc::clone(&desk) as _, Arc::new(bell.clone()) as _);
             let (at, with) = (env.clone(), options.clone());
@@ -45,7 +49,8 @@ impl Hosted {
             })?;
             match opened {
                 Ok(group) => break group,
-                Err(error) if error.is_mendable() => {
+                Err(error) if error.is_mendable() && mends < MENDS_MAX => {
+                    mends += 1;
                     tracing::error!(broker_group = %name, %error, "not opened as it is");
                     mend(&env, &options, name).await?;
                 }

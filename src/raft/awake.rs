@@ -39,8 +39,20 @@ impl Awake {
         millis(clock).saturating_sub(self.last.load(Ordering::Acquire)) <= self.gap_max
     }
 
-    fn tick(&self, clock: &dyn Clock) {
-        self.last.store(millis(clock), Ordering::Release);
+    /// Goes on from the time of the look, so that a pause behind it is seen by the next one; false
+    /// after a pause.
+    fn tick(&self, clock: &dyn Clock) -> bool {
+        let now = millis(clock);
+        let awake = now.saturating_sub(self.last.load(Ordering::Acquire)) <= self.gap_max;
+        if awake {
+            self.last.store(now, Ordering::Release);
+        }
+        awake
+    }
+
+    /// The pause is over, as of `now`.
+    fn wake(&self, now: u64) {
+        self.last.store(now, Ordering::Release);
     }
 }
 
@@ -50,8 +62,11 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     let mut ending = shared.ending.watch();
     let pause = Duration::from_millis(shared.awake.gap_max).div_f32(3.0);
     loop {
-        if shared.awake.is_awake(&*shared.clock) || confirmed(&shared, running).await {
-            shared.awake.tick(&*shared.clock);
+        if !shared.awake.tick(&*shared.clock) {
+            let asked = millis(&*shared.clock);
+            if confirmed(&shared, running).await {
+                shared.awake.wake(asked);
+            }
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -91,7 +106,8 @@ mod tests {
         assert!(awake.is_awake(&clock));
         clock.advance(Millis::new(1));
         assert!(!awake.is_awake(&clock));
-        awake.tick(&clock);
-        assert!(awake.is_awake(&clock));
+        assert!(!awake.tick(&clock), "a look does not end a pause");
+        awake.wake(millis(&clock));
+        assert!(awake.is_awake(&clock) && awake.tick(&clock));
     }
 }

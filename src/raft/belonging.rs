@@ -52,9 +52,6 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
     let mut ending = shared.ending.watch();
     let mut silent = 0;
     while ending.borrow_and_update().is_none() {
-        if shared.has_voice() {
-            running.raft.runtime_config().elect(true);
-        }
         let heard = shared.heard.swap(false, Ordering::Relaxed);
         silent = if heard || running.leads() { 0 } else { silent + 1 };
         if silent == 0 {

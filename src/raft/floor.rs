@@ -29,7 +29,8 @@ pub(crate) fn restore(
         (Some((contents, _)), Some(purged)) if index(&contents) >= purged => Some(contents),
         (None, None) => None,
         (_, Some(purged)) => {
-            let found = at_or_behind(purged, marks).map_err(unreadable)?;
+            let floor = machine.state().floor().map(|floor| floor.index);
+            let found = at_or_behind(purged, floor, marks).map_err(unreadable)?;
             let (contents, bytes) = found.ok_or(OpenError::FloorLost { purged })?;
             tracing::warn!(at = %index(&contents), "the snapshot is lost; a mark takes its place");
             snapshots.store(&bytes).map_err(unreadable)?;
@@ -45,12 +46,15 @@ pub(crate) fn restore(
     Ok(Some(index(&contents)))
 }
 
-/// The oldest good state that reaches `purged`: the log from there on is all here.
+/// The oldest good state that reaches `purged`: the log from there on is all here. None beyond the
+/// floor: whoever began with it would lack what is still readable.
 fn at_or_behind(
     purged: LogIndex,
+    floor: Option<LogIndex>,
     marks: &MarkFiles,
 ) -> std::io::Result<Option<(Contents, bytes::Bytes)>> {
-    for index in marks.indexes()?.into_iter().filter(|index| *index >= purged) {
+    let usable = |index: &LogIndex| *index == purged || (*index > purged && floor >= Some(*index));
+    for index in marks.indexes()?.into_iter().filter(usable) {
         if let Some(found) = marks.load(index)? {
             return Ok(Some(found));
         }

@@ -153,6 +153,9 @@ impl Group {
         let identity = Identity::load(&*env.disk, &options.dir)?;
         check_identity(identity, &options)?;
         let (log, flusher) = CommitLog::open(env.clone(), &options.dir.join("log"), options.log)?;
+        if log.vote().is_none() && log.bounds().last.is_some() {
+            return Err(OpenError::VoteLost);
+        }
         let mut machine = open_machine(&env, &options)?;
         let ending = Ending::new();
         let installed: InstalledCell = InstalledCell::default();
@@ -226,7 +229,6 @@ impl Group {
         let config = Arc::new(config.map_err(|error| StartError::Raft(error.to_string()))?);
         let raft = Raft::new(node.get(), config, network, log_store, state_machine).await;
         let raft = raft.map_err(|error| StartError::Raft(shared.explain(&error)))?;
-        raft.runtime_config().elect(shared.has_voice());
         let running = Running { raft: raft.clone(), peers, cluster };
         assert!(shared.running.set(running).is_ok(), "the storage was taken only once");
         tokio::spawn(watch_raft(shared.clone()));

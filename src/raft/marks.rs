@@ -8,7 +8,7 @@
 //! checkpoint, one is written only once the log up to it is on this disk.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,7 +20,7 @@ use crate::base::LogIndex;
 use crate::env::Disk;
 use crate::machine::Frozen;
 use crate::raft::log_store::LogStore;
-use crate::raft::snapshot::Contents;
+use crate::raft::snapshot::{Contents, SnapshotFile};
 use crate::raft::types::{StoredMembership, index_of};
 
 const PREFIX: &str = "mark-";
@@ -66,7 +66,12 @@ impl MarkFiles {
     /// `None` for one that is damaged, which is then gone: another mark will do.
     pub(crate) fn load(&self, index: LogIndex) -> io::Result<Option<(Contents, Bytes)>> {
         let path = self.path(index);
-        let bytes = self.disk.read(&path)?;
+        let bytes = match self.disk.read(&path) {
+            Ok(bytes) => bytes,
+            // Thinned out since it was listed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
         match Contents::decode(&bytes) {
             Ok(contents) if index_of(&contents.last) == index => Ok(Some((contents, bytes))),
             Ok(contents) => {
@@ -102,11 +107,27 @@ impl MarkFiles {
         Ok(())
     }
 
-    /// Makes the file of this mark the snapshot, which takes no room.
-    pub(crate) fn adopt(&self, index: LogIndex, snapshot: &Path) -> io::Result<()> {
+    /// Makes the state at this mark the snapshot, unless a newer one has become it. The mark's own
+    /// file stays as a second copy, but on a full disk, where it becomes the snapshot itself: purging
+    /// is what makes room.
+    pub(crate) fn adopt(
+        &self,
+        index: LogIndex,
+        bytes: &[u8],
+        snapshot: &SnapshotFile,
+    ) -> io::Result<()> {
         let _gate = self.gate.lock();
-        self.disk.rename(&self.path(index), snapshot)?;
-        self.disk.sync_dir(&self.dir)
+        let newest = snapshot.load_if_good()?.map(|(contents, _)| index_of(&contents.last));
+        if newest >= Some(index) {
+            return Ok(());
+        }
+        match snapshot.store(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                self.disk.rename(&self.path(index), &snapshot.path)?;
+                self.disk.sync_dir(&self.dir)
+            }
+            stored => stored,
+        }
     }
 
     /// Those up to `index` are of no use any more.

@@ -36,6 +36,8 @@ pub enum OpenError {
     OtherDurability { path: PathBuf, configured: Durability, stored: Durability },
     #[error(transparent)]
     Log(#[from] commit_log::OpenError),
+    #[error("the log has entries, but the vote that came before them is lost")]
+    VoteLost,
     #[error(transparent)]
     Machine(#[from] machine::OpenError),
     #[error(
@@ -58,7 +60,11 @@ pub enum OpenError {
 impl OpenError {
     /// Whether [`crate::raft::refill`] can put back what is lost.
     pub fn is_mendable(&self) -> bool {
-        matches!(self, Self::Log(error) if refill::is_mendable(error))
+        match self {
+            Self::VoteLost => true,
+            Self::Log(error) => refill::is_mendable(error),
+            _ => false,
+        }
     }
 }
 

@@ -207,8 +207,7 @@ impl Peer for PeerPort {
         let Met { shared, running, from } = self.meet(request.metadata())?;
         let committed = shared.committed();
         let frames = committed_frames(&shared.log, committed, request.get_ref());
-        let frames = frames.map_err(Status::unavailable)?;
-        Ok(Self::answer(running, from, wire::FetchAnswer { frames }))
+        Ok(Self::answer(running, from, wire::FetchAnswer { frames: frames? }))
     }
 
     async fn vitals(
@@ -221,6 +220,7 @@ impl Peer for PeerPort {
             wall_millis: vitals.wall.get(),
             room_bytes: vitals.room,
             sync_micros: vitals.sync_micros,
+            entries: shared.log.bounds().last.map_or(0, |(last, _)| last.next().get()),
             term: shared.log.vote().map_or(0, |vote| vote.term.get()),
         };
         Ok(Self::answer(running, from, answer))

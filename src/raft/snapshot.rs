@@ -181,7 +181,7 @@ impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
             return Ok(Snapshot { meta: SnapshotMeta::default(), snapshot: Bytes::new() });
         };
         match &self.mark {
-            Some(files) => files.adopt(index_of(&contents.last), &self.file.path)?,
+            Some(files) => files.adopt(index_of(&contents.last), &snapshot, &self.file)?,
             None => self.file.store(&snapshot)?,
         }
         Ok(Snapshot { meta: contents.meta(), snapshot })

@@ -24,7 +24,6 @@ const ROUND: Duration = Duration::from_millis(250);
 /// While this node does not know the time of a majority, which it must before it may stand for
 /// election.
 const FIRST_ROUND: Duration = Duration::from_millis(20);
-const ANSWER: Duration = Duration::from_millis(200);
 /// What was heard counts for so long.
 const AGE_MAX: Duration = Duration::from_secs(3);
 /// A leader whose syncs take so many times as long as the others', and at least so long, for so
@@ -130,6 +129,7 @@ struct Rounds {
     /// Syncs and the time they took, when the last round looked.
     syncs: (u64, u64),
     slow: u32,
+    verdict: Verdict,
     /// This node has once known the time of a majority.
     confirmed: bool,
     told: (bool, Pressure),
@@ -139,7 +139,15 @@ impl Rounds {
     fn new(shared: &Shared) -> Self {
         let told = (false, Pressure::None);
         let jump = Jump::since(&shared.clock);
-        Self { heard: BTreeMap::new(), jump, syncs: (0, 0), slow: 0, confirmed: false, told }
+        Self {
+            heard: BTreeMap::new(),
+            jump,
+            syncs: (0, 0),
+            slow: 0,
+            verdict: Verdict::default(),
+            confirmed: false,
+            told,
+        }
     }
 
     /// True once it may stand for election.
@@ -174,7 +182,9 @@ impl Rounds {
         *shared.vitals.health.lock() = health;
         self.tell(shared, verdict, standing);
         self.confirmed |= heard >= voters.len() / 2;
-        running.raft.runtime_config().elect(self.confirmed && !verdict.suspect);
+        // The one place that lets this node stand for election.
+        let may = self.confirmed && !verdict.suspect && shared.has_voice();
+        running.raft.runtime_config().elect(may);
         self.hand_over(shared, own, verdict.suspect, &voters).await;
         self.confirmed
     }
@@ -191,20 +201,25 @@ impl Rounds {
         Vitals { wall: shared.clock.own_wall(), room: shared.room(), sync_micros }
     }
 
+    /// Without a majority nothing new is known, and the last verdict stands.
     fn judge_clock(&mut self, shared: &Shared, voters: &[NodeId]) -> Verdict {
         let me = shared.options.node;
-        let verdict = if voters == [me] {
-            self.jump.look(&shared.clock)
-        } else {
-            let here = millis(shared.clock.own_wall()) - millis_of(shared.clock.monotonic());
-            let ahead = |heard: &Heard| heard.lead.saturating_sub(here);
-            let others = voters.iter().filter(|voter| **voter != me);
-            let others = others.filter_map(|voter| self.heard.get(voter)).map(ahead);
-            let members = voters.len() + usize::from(!voters.contains(&me));
-            clock::judge(members, &others.collect::<Vec<i64>>())
-        };
-        shared.clock.hold_back(verdict.excess);
-        verdict
+        if voters == [me] {
+            self.verdict = self.jump.look(&shared.clock);
+            shared.clock.hold_back(self.verdict.excess);
+            return self.verdict;
+        }
+        let here = millis(shared.clock.own_wall()) - millis_of(shared.clock.monotonic());
+        let ahead = |heard: &Heard| heard.lead.saturating_sub(here);
+        let others = voters.iter().filter(|voter| **voter != me);
+        let others: Vec<i64> =
+            others.filter_map(|voter| self.heard.get(voter)).map(ahead).collect();
+        let members = voters.len() + usize::from(!voters.contains(&me));
+        if others.len() + 1 >= members / 2 + 1 {
+            self.verdict = clock::judge(members, &others);
+            shared.clock.hold_back(self.verdict.excess);
+        }
+        self.verdict
     }
 
     fn judge_room(&self, shared: &Shared, own: Vitals, voters: &[NodeId]) -> Standing {
@@ -284,7 +299,9 @@ async fn ask(shared: &Shared, running: &Running, member: &Member) -> Option<(Nod
     let mut client = client.ok()?;
     let request = running.peers.request(member.node, wire::VitalsRequest {});
     let sent = shared.clock.monotonic();
-    let answer = timeout(ANSWER, client.vitals(request)).await.ok()?.ok()?;
+    // As long as votes may take: who can be elected must be able to compare clocks.
+    let limit = shared.options.timing.election_max.duration();
+    let answer = timeout(limit, client.vitals(request)).await.ok()?.ok()?;
     let at = shared.clock.monotonic();
     running.peers.meet(answer.metadata()).ok()?;
     let answer = answer.into_inner();

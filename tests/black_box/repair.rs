@@ -43,6 +43,10 @@ fn flip(file: &Path, place: usize) {
     fs::write(file, bytes).unwrap();
 }
 
+fn len(file: &Path) -> usize {
+    usize::try_from(fs::metadata(file).unwrap().len()).unwrap()
+}
+
 /// Where a file's last byte that is not zero lies.
 fn end_of_content(file: &Path) -> usize {
     let bytes = fs::read(file).unwrap();
@@ -78,7 +82,7 @@ fn flips(data: &Path) -> Vec<Flip> {
     vec![
         Flip {
             what: "a sealed segment",
-            place: fs::metadata(&sealed).unwrap().len() as usize / 16 * 11,
+            place: len(&sealed) / 16 * 11,
             file: sealed,
             says: &["the log is damaged in", "the hole is filled"],
         },
@@ -90,7 +94,7 @@ fn flips(data: &Path) -> Vec<Flip> {
         },
         Flip {
             what: "the checkpoint",
-            place: fs::metadata(&checkpoint).unwrap().len() as usize / 2,
+            place: len(&checkpoint) / 2,
             file: checkpoint,
             says: &["passed by; what it held comes from the log again", "checkpoint-"],
         },

@@ -30,7 +30,7 @@ impl Form {
         Self {
             segment: std::env::var("RAFTMQ_FORM_SEGMENT").unwrap_or_else(|_| "8MiB".to_owned()),
             keep: Duration::from_secs(number("RAFTMQ_FORM_KEEP_SECONDS", 60)),
-            load: Duration::from_secs(number("RAFTMQ_FORM_LOAD_SECONDS", 105)),
+            load: Duration::from_secs(number("RAFTMQ_FORM_LOAD_SECONDS", 95)),
             bytes_per_second: usize::try_from(number("RAFTMQ_FORM_RATE", 1 << 20)).unwrap(),
         }
     }

@@ -125,7 +125,7 @@ fn open(env: &Env, dir: &Path) -> (LogStore, Placed) {
         sink: Arc::new(Deaf),
         watched: watched.clone(),
         checkpoints: Checkpoints::new(machine, log_store.clone(), false),
-        marks: Marks::new(marks, log_store.clone(), false, None, watched.floor.clone()),
+        marks: Marks::new(marks, log_store.clone(), false, None, watched.floor),
         snapshots: SnapshotFile { disk: env.disk.clone(), path: dir.join("snapshot") },
         installed,
         ending,
