@@ -122,7 +122,8 @@ fn check_hidden(at: &str, told: &Told, findings: &mut Findings) {
                 *attempt == one.attempt && invoked + invisible <= seen.completed
             })
         };
-        for other in told.seen.iter().filter(|other| other.attempt > one.attempt) {
+        let later = |other: &&Seen| other.attempt > one.attempt && other.completed > one.invoked;
+        for other in told.seen.iter().filter(later) {
             if other.completed + SLACK < until && !held(other) {
                 let what = format!(
                     "{at}: attempt {} hides it until {until} us, attempt {} was received by {} us",

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 #[cfg(feature = "mutants")]
-use super::{summary::Summary, sweep::run_all};
+use super::{
+    summary::Summary,
+    sweep::{run_all, run_one},
+};
 use crate::{Failure, Outcome, root, say};
 
 /// Seeds that are tried on one mutant.
@@ -56,8 +59,12 @@ pub(crate) fn hunt(names: &[String], seeds: Option<u64>) -> Result<bool, Failure
     for name in &names {
         let seeds: Vec<u64> = (1..=most).collect();
         let more = ["--mutant".to_owned(), name.clone()];
-        let ran = run_all(&seeds, &more, |one| one.verdict == "false")?;
-        let found = ran.iter().position(|one| one.verdict == "false");
+        // What fails without the mutant too says nothing of it.
+        let caught_by = |one: &Summary| {
+            one.verdict == "false" && run_one(one.seed, &[]).is_ok_and(|plain| plain.is_good())
+        };
+        let ran = run_all(&seeds, &more, caught_by)?;
+        let found = ran.iter().position(caught_by);
         let row = match found {
             Some(at) => {
                 caught += 1;

@@ -524,11 +524,10 @@ fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findi
     for (kind, count) in good {
         findings.count(kind, count);
     }
-    let classes: BTreeSet<Class> = planned.iter().map(|planned| planned.class).collect();
-    for class in classes {
-        if !run.faults.happened.contains_key(&class) {
-            findings.unknown.push(format!("no fault of the kind {class} met anybody"));
-        }
+    // That each kind of fault happens is asked of a whole sweep: in one run all nodes may be down
+    // for as long as one lasts.
+    if run.faults.happened.is_empty() && !planned.is_empty() {
+        findings.unknown.push("no fault met anybody".to_owned());
     }
     let net = run.cluster.world.net.counts();
     findings.count("segments", net.segments);

@@ -7,12 +7,19 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use clap::ValueEnum;
+
+use super::plan::Class;
 use super::random::split;
 use super::summary::Summary;
 use crate::{Failure, Outcome, ledger, say};
 
 /// Seeds that every sweep begins with.
 const FIXED: u64 = 20;
+/// So many seeds have faults of every kind, or the sweep proves too little.
+const COVERING: u64 = 60;
+/// Fresh seeds that are printed; the others follow from the commit as these do.
+const SHOWN: usize = 40;
 /// Runs that are spent on one failing seed to find out what it needs.
 const SHRINKS_MAX: usize = 80;
 
@@ -75,6 +82,8 @@ pub(crate) fn prove(count: u64) -> Result<Outcome, Failure> {
     let commit = ledger::head();
     let seeds = seeds(count, &commit);
     say(format_args!("{count} seeds, {} of them fixed, the others of {commit}", FIXED.min(count)));
+    let fresh: Vec<String> = seeds.iter().skip(20).take(SHOWN).map(u64::to_string).collect();
+    say(format_args!("fresh: {}{}", fresh.join(" "), if count > 60 { " …" } else { "" }));
     let ran = run_all(&seeds, &[], |_| false)?;
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
@@ -90,10 +99,14 @@ pub(crate) fn prove(count: u64) -> Result<Outcome, Failure> {
     let by_kind: Vec<String> = faults.iter().map(|(of, n)| format!("{n} {of}")).collect();
     let count_of = |what: &str| counts.get(what).copied().unwrap_or(0);
     let hours = ran.iter().map(|one| one.simulated_millis).sum::<u64>() / 360_000;
+    let known: Vec<&str> = Class::value_variants().iter().map(|class| class.name()).collect();
+    let never: Vec<&str> = known.into_iter().filter(|class| !faults.contains_key(class)).collect();
+    let covered = never.is_empty() || count < COVERING;
+    let never = if covered { String::new() } else { format!("; NEVER: {}", never.join(", ")) };
     let bad_seeds: Vec<String> = bad.iter().map(|one| one.seed.to_string()).collect();
     let figures = format!(
         "{} seeds, {} not true ({}); {}.{} h simulated, {} messages acknowledged, {} deliveries, \
-         {} restarts, {} terms; {} faults: {}",
+         {} restarts, {} terms; {} faults: {}{never}",
         ran.len(),
         bad.len(),
         bad_seeds.join(" "),
@@ -106,7 +119,7 @@ pub(crate) fn prove(count: u64) -> Result<Outcome, Failure> {
         faults.values().sum::<u64>(),
         by_kind.join(", ")
     );
-    Ok(Outcome { good: bad.is_empty() && ran.len() == seeds.len(), figures })
+    Ok(Outcome { good: covered && bad.is_empty() && ran.len() == seeds.len(), figures })
 }
 
 /// Switches off classes, then single faults, as long as the same check still fails.
