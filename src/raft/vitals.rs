@@ -215,7 +215,7 @@ impl Rounds {
         let others: Vec<i64> =
             others.filter_map(|voter| self.heard.get(voter)).map(ahead).collect();
         let members = voters.len() + usize::from(!voters.contains(&me));
-        if others.len() + 1 >= members / 2 + 1 {
+        if others.len() >= members / 2 {
             self.verdict = clock::judge(members, &others);
             shared.clock.hold_back(self.verdict.excess);
         }
