@@ -94,7 +94,11 @@ impl Watch {
 impl Shared {
     /// What another member is told now.
     pub(crate) fn vitals(&self) -> Vitals {
-        Vitals { wall: self.clock.own_wall(), ..*self.vitals.own.lock() }
+        let own = *self.vitals.own.lock();
+        // Before the first round, and on a full disk, it is looked at now: a node that has just come
+        // would be taken for a full one.
+        let room = if own.room == 0 { self.room() } else { own.room };
+        Vitals { wall: self.clock.own_wall(), room, ..own }
     }
 
     /// Free bytes on the disk, and those that the log has set aside. A disk that does not say is
