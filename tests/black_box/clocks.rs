@@ -58,13 +58,6 @@ async fn consumer(endpoint: &str, invisible: Duration) -> SimpleConsumer {
     SimpleConsumer::new(Client::connect(endpoint).await.unwrap(), take).await.unwrap()
 }
 
-fn metric(node: &Node, name: &str) -> Result<String, String> {
-    let (_, text) = http::get(node.http, "/metrics").map_err(|error| error.to_string())?;
-    let line = text.lines().find(|line| line.starts_with(name));
-    let line = line.ok_or_else(|| format!("no {name}"))?;
-    Ok(line.rsplit(' ').next().unwrap_or_default().to_owned())
-}
-
 async fn receive_one(consumer: &SimpleConsumer, within: Duration) -> Received {
     let deadline = Instant::now() + within;
     loop {
@@ -121,8 +114,8 @@ async fn a_node_with_a_wrong_clock_does_not_lead_and_stamps_stay_right() {
         let mut solo = Solo::start(&cluster, &victim, &format!("off{seconds}"), &off_by(seconds));
         solo.until_ready(PATIENCE);
         until("the metric shows the suspect clock", PATIENCE, || {
-            let suspect = metric(&victim, "raftmq_clock_suspect")?;
-            if suspect == "1" { Ok(()) } else { Err(suspect) }
+            let suspect = http::metric(victim.http, "raftmq_clock_suspect")?;
+            if suspect == 1 { Ok(()) } else { Err(suspect.to_string()) }
         });
         until("the log says so", PATIENCE, || {
             let said = solo.said();
@@ -142,8 +135,8 @@ async fn a_node_with_a_wrong_clock_does_not_lead_and_stamps_stay_right() {
         let mut right = Solo::start(&cluster, &victim, "right", &[]);
         right.until_ready(PATIENCE);
         until("the metric shows a good clock", PATIENCE, || {
-            let suspect = metric(&victim, "raftmq_clock_suspect")?;
-            if suspect == "0" { Ok(()) } else { Err(suspect) }
+            let suspect = http::metric(victim.http, "raftmq_clock_suspect")?;
+            if suspect == 0 { Ok(()) } else { Err(suspect.to_string()) }
         });
         restarted.push((victim.node, right));
     }

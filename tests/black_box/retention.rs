@@ -72,15 +72,6 @@ fn used(folder: &Path) -> u64 {
     total
 }
 
-fn metric(cluster: &Cluster, node: u64, name: &str) -> u64 {
-    let (_, text) = http::get(cluster.node(node).http, "/metrics").unwrap();
-    let line = text.lines().find(|line| line.starts_with(name)).unwrap();
-    let value: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
-    let value = value as u64;
-    value
-}
-
 /// Least offsets and ends of the topic's queues, as `topic describe` tells them.
 fn queues(cluster: &Cluster) -> Vec<(u64, u64)> {
     let value = cluster.tool(cluster.node(1).grpc, &["topic", "describe", TOPIC]).unwrap();
@@ -166,8 +157,8 @@ async fn old_messages_leave_and_those_under_way_stay() {
     let replicas = cluster.wait_equal(PATIENCE);
     let floors = replicas.iter().map(|replica| {
         until("the metrics show the floor", PATIENCE, || {
-            let floor = metric(&cluster, replica.node, "raftmq_log_floor_index");
-            let start = metric(&cluster, replica.node, "raftmq_log_first_index");
+            let floor = http::metric(cluster.node(replica.node).http, "raftmq_log_floor_index")?;
+            let start = http::metric(cluster.node(replica.node).http, "raftmq_log_first_index")?;
             // A segment leaves once all of it is old, and the front moves once a second.
             if floor > 0 && start > 0 && start <= floor + 1 {
                 Ok(floor)

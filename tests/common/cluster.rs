@@ -59,6 +59,8 @@ pub(crate) struct Cluster {
     plan: Plan,
     base_port: u16,
     child: Option<Child>,
+    /// How often `up` was started.
+    starts: usize,
     folder: TempDir,
     /// From the start of `raftmq up` until all nodes were ready for the first time.
     pub(crate) first_ready: Duration,
@@ -93,7 +95,8 @@ impl Cluster {
         let base_port = free_ports(plan.nodes + plan.spare);
         let folder = tempfile::Builder::new().prefix("raftmq-").tempdir().unwrap();
         let (child, first_ready) = (None, Duration::ZERO);
-        let mut cluster = Self { plan, base_port, child, folder, first_ready, _turn: turn };
+        let mut cluster =
+            Self { plan, base_port, child, starts: 0, folder, first_ready, _turn: turn };
         cluster.up();
         cluster.first_ready = cluster.wait_ready(PATIENCE);
         cluster
@@ -118,6 +121,7 @@ impl Cluster {
             .stdout(output.try_clone().unwrap())
             .stderr(output);
         self.child = Some(command.spawn().unwrap());
+        self.starts += 1;
     }
 
     /// What runs `raftmq` with the words that follow.
@@ -224,7 +228,14 @@ impl Cluster {
             if nodes.len() != expected {
                 return Err(format!("{} of {expected} nodes in cluster.json", nodes.len()));
             }
-            nodes.iter().try_for_each(check_ready)
+            nodes.iter().try_for_each(check_ready)?;
+            // `up` takes a node that ends before it has said so itself for a failed start.
+            match self.output().matches("Ready. Data is in").count() {
+                said if said >= self.starts => Ok(()),
+                said => {
+                    Err(format!("raftmq up said {said} of {} times that it is ready", self.starts))
+                }
+            }
         });
         start.elapsed()
     }

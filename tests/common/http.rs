@@ -20,3 +20,12 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> 
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     Ok((status, body.to_owned()))
 }
+
+/// The number behind the first metric whose name starts so.
+pub(crate) fn metric(address: SocketAddr, name: &str) -> Result<u64, String> {
+    let (_, text) = get(address, "/metrics").map_err(|error| error.to_string())?;
+    let line = text.lines().find(|line| line.starts_with(name));
+    let line = line.ok_or_else(|| format!("no metric {name}"))?;
+    let value = line.rsplit(' ').next().unwrap_or_default();
+    value.parse().map_err(|error| format!("{name} is {value:?}: {error}"))
+}
