@@ -26,18 +26,37 @@ pub(super) fn sign(broker_group: BrokerGroupId, handle: &Handle, key: &[u8; 32])
     writer.u32(handle.attempt);
     let fields = writer.finish();
     assert_eq!(fields.len(), FIELDS_LEN, "the handle's layout changed without its length");
-    let mut text = String::with_capacity(2 * (FIELDS_LEN + MAC_LEN));
-    for byte in fields.iter().chain(&mac(&fields, key)[..MAC_LEN]) {
+    seal(&fields, key)
+}
+
+/// Fields with their signature, as text.
+pub(super) fn seal(fields: &[u8], key: &[u8; 32]) -> String {
+    let mut text = String::with_capacity(2 * (fields.len() + MAC_LEN));
+    for byte in fields.iter().chain(&mac(fields, key)[..MAC_LEN]) {
         text.push(hex_digit(byte >> 4));
         text.push(hex_digit(byte & 15));
     }
     text
 }
 
+/// What was sealed by anybody: at most `max` bytes of fields, and their signature. Only
+/// [`is_genuine`] tells whether it was this cluster.
+pub(super) fn read_seal(text: &str, max: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut fields = from_hex(text, max + MAC_LEN)?;
+    let signature = fields.split_off(fields.len().checked_sub(MAC_LEN)?);
+    Some((fields, signature))
+}
+
+pub(super) fn is_genuine(fields: &[u8], signature: &[u8], key: &[u8; 32]) -> bool {
+    let mut verifier = keyed(key);
+    verifier.update(fields);
+    signature.len() == MAC_LEN && verifier.verify_truncated_left(signature).is_ok()
+}
+
 /// The broker group that a handle says it is of; only opening it tells whether that is true.
 pub(super) fn broker_group(text: &str) -> Result<BrokerGroupId, BadHandle> {
     let malformed = BadHandle { why: "is malformed" };
-    let bytes = from_hex(text).ok_or_else(|| malformed.clone())?;
+    let bytes = from_hex(text, FIELDS_LEN + MAC_LEN).ok_or_else(|| malformed.clone())?;
     match bytes.first_chunk::<5>() {
         Some([VERSION, id @ ..]) if bytes.len() == FIELDS_LEN + MAC_LEN => {
             Ok(BrokerGroupId::new(u32::from_be_bytes(*id)))
@@ -53,15 +72,12 @@ pub(super) fn open(
     key: &[u8; 32],
 ) -> Result<Handle, BadHandle> {
     let malformed = BadHandle { why: "is malformed" };
-    let bytes = from_hex(text).ok_or_else(|| malformed.clone())?;
-    if bytes.len() != FIELDS_LEN + MAC_LEN || bytes[0] != VERSION {
+    let (fields, signature) = read_seal(text, FIELDS_LEN).ok_or_else(|| malformed.clone())?;
+    if fields.len() != FIELDS_LEN || fields[0] != VERSION {
         return Err(malformed);
     }
-    let (fields, signature) = bytes.split_at(FIELDS_LEN);
-    let mut verifier = keyed(key);
-    verifier.update(fields);
     let own = fields[1..5] == broker_group.get().to_be_bytes();
-    if !own || verifier.verify_truncated_left(signature).is_err() {
+    if !own || !is_genuine(&fields, &signature, key) {
         return Err(BadHandle { why: "was not issued by this cluster" });
     }
     let mut reader = Reader::new(fields[5..].to_vec().into());
@@ -92,8 +108,8 @@ fn hex_digit(nibble: u8) -> char {
     char::from_digit(u32::from(nibble), 16).expect("a nibble is below 16")
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || text.len() > 2 * (FIELDS_LEN + MAC_LEN) {
+fn from_hex(text: &str, max: usize) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || text.len() > 2 * max {
         return None;
     }
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|d| u8::try_from(d).ok());

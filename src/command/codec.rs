@@ -4,6 +4,7 @@
 //! Every number here is persisted: a kind is given once and never reused, a field is never
 //! reinterpreted. New fields come as a new kind or a new version.
 
+mod delay;
 mod delivery;
 mod fields;
 mod reply;
@@ -14,7 +15,7 @@ use bytes::Bytes;
 
 use super::{
     Command, CreateGroup, CreateTopic, Delivery, Found, Publish, PublishItem, Relocation,
-    Retention, Subscribe, Trim,
+    Retention, ScheduleItem, Subscribe, Trim,
 };
 use crate::base::{
     CheckoutId, ClientId, ClusterId, GroupId, GroupName, LogIndex, LogPosition, Millis, NameError,
@@ -26,9 +27,9 @@ pub use self::fields::{Reader, Writer};
 pub(super) use self::reply::{decode as decode_reply, encode as encode_reply};
 
 /// The newest version of a command, its first byte, that this program reads and writes. Version 2
-/// came with retention; what was there before is still written as version 1, so that a replica of
+/// came with retention, 3 with the kinds of messages; what was there before is still written as version 1, so that a replica of
 /// an older program stops only at what it cannot know.
-pub const COMMAND_VERSION: u8 = 2;
+pub const COMMAND_VERSION: u8 = 3;
 const FIRST_VERSION: u8 = 1;
 
 /// Bytes of the version and the kind, before the first field.
@@ -53,6 +54,9 @@ const PURGE_TO: u8 = 15;
 const TRIM: u8 = 16;
 /// A topic with a retention of its own; without one it is still [`CREATE_TOPIC`].
 const CREATE_KEPT_TOPIC: u8 = 17;
+const SCHEDULE: u8 = 25;
+const RECALL: u8 = 26;
+const RESCHEDULE: u8 = 27;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,6 +120,12 @@ pub(super) fn encode(command: &Command) -> Bytes {
         }
         Command::PurgeTo { mark } => writer.kind(PURGE_TO, mark),
         Command::Trim(trim) => writer.kind(TRIM, trim),
+        Command::Schedule(schedule) => writer.kind(SCHEDULE, schedule),
+        Command::Recall(timer) => writer.kind(RECALL, timer),
+        Command::Reschedule { timer, due } => {
+            writer.kind(RESCHEDULE, timer);
+            due.write(&mut writer);
+        }
     }
     writer.finish()
 }
@@ -140,6 +150,7 @@ fn version(command: &Command) -> u8 {
         | Command::Relocate(_)
         | Command::PurgeTo { .. }
         | Command::Trim(_) => 2,
+        Command::Schedule(_) | Command::Recall(_) | Command::Reschedule { .. } => 3,
     }
 }
 
@@ -170,6 +181,9 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
             let create: CreateTopic = reader.get()?;
             Command::CreateTopic(CreateTopic { keep: Some(reader.get()?), ..create })
         }
+        SCHEDULE => Command::Schedule(reader.get()?),
+        RECALL => Command::Recall(reader.get()?),
+        RESCHEDULE => Command::Reschedule { timer: reader.get()?, due: reader.get()? },
         found => return Err(CommandError::Kind { what: "the kind of a command", found }),
     };
     reader.end()?;
@@ -188,6 +202,10 @@ fn size_hint(command: &Command) -> usize {
         Command::Publish(publish) => {
             let items = publish.items.iter().map(|item| ITEM + item.record.len()).sum::<usize>();
             HEAD + 8 + 1 + 4 + items
+        }
+        Command::Schedule(schedule) => {
+            let item = |one: &ScheduleItem| 8 + ITEM + one.item.record.len();
+            HEAD + 8 + 1 + 4 + schedule.items.iter().map(item).sum::<usize>()
         }
         Command::Relocate(relocations) => {
             let items = relocations.iter().map(|one| 8 + 4 + one.record.len()).sum::<usize>();

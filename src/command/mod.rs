@@ -7,6 +7,7 @@
 //! decision.
 
 mod codec;
+mod delay;
 mod delivery;
 #[cfg(test)]
 mod proptests;
@@ -16,6 +17,7 @@ mod retention;
 mod schema;
 
 pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
+pub use delay::{Schedule, ScheduleItem, Scheduled, TimerKey, TimerOutcome};
 pub use delivery::{
     Ack, Checkout, Delivery, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
 };
@@ -26,7 +28,7 @@ pub use schema::{CreateGroup, CreateTopic, Found, Subscribe};
 
 use bytes::Bytes;
 
-use crate::base::{GroupId, LogIndex, TopicId};
+use crate::base::{GroupId, LogIndex, TopicId, UtcMillis};
 
 /// One fact. The numbers in the codec are persisted and never reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +71,15 @@ pub enum Command {
         mark: LogIndex,
     },
     Trim(Trim),
+    /// Messages of one request that become visible later: all of them will, or none.
+    Schedule(Schedule),
+    /// A delayed message shall not become visible.
+    Recall(TimerKey),
+    /// A delayed message shall become visible at another time.
+    Reschedule {
+        timer: TimerKey,
+        due: UtcMillis,
+    },
 }
 
 impl Command {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{CommandError, Unit, codec};
+use super::{CommandError, Scheduled, TimerOutcome, Unit, codec};
 use crate::base::{CheckoutId, GroupId, LogIndex, QueueId, QueueOffset, TopicId, UtcMillis};
 
 /// The answer to one command, equal on every replica.
@@ -32,6 +32,9 @@ pub enum Reply {
         state_hash: u64,
     },
     Refused(Refusal),
+    /// One for each message of the entry, in order.
+    Scheduled(Vec<Scheduled>),
+    Timer(TimerOutcome),
 }
 
 impl Reply {
@@ -107,4 +110,9 @@ pub enum Refusal {
          at most: nothing new is handed out until some are acknowledged"
     )]
     MovedFull { bytes: u64, limit: u64 },
+    #[error(
+        "{bytes} bytes of delayed messages are kept beyond the log's front, {limit} at most: no \
+         more are taken until some become visible"
+    )]
+    DelayedFull { bytes: u64, limit: u64 },
 }

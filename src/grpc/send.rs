@@ -15,10 +15,9 @@ pub(super) async fn send(
 ) -> Result<v2::SendMessageResponse, Refused> {
     broker.has_room(request.messages.iter().map(|message| message.body.len()).sum())?;
     let topic = limits::messages(&request.messages)?;
-    let now = convert::now();
     let mut messages = Vec::with_capacity(request.messages.len());
     for message in request.messages {
-        limits::message(&message, now).map_err(|refused| known_to(&caller, refused))?;
+        limits::message(&message).map_err(|refused| known_to(&caller, refused))?;
         match convert::asked(message.system_properties.as_ref()) {
             Asked::Kind(kind) => {
                 messages.push(convert::message(message, &topic, kind, caller.peer)?);
@@ -46,6 +45,7 @@ fn entry(sent: Sent) -> v2::SendResultEntry {
         status: Some(ok()),
         message_id: sent.message_id,
         offset: convert::signed(sent.offset.get()),
+        recall_handle: sent.recall_handle.unwrap_or_default(),
         ..v2::SendResultEntry::default()
     }
 }

@@ -4,8 +4,9 @@ use std::fmt;
 
 use crate::base::NameError;
 use crate::broker::{
-    AckError, BadHandle, DiskFull, GroupError, HoldError, KindConflict, KindNotYet, LimitError,
-    NoGroup, NoTopic, Overloaded, ReceiveError, RouteError, SendError, TopicError, Unavailable,
+    AckError, BadHandle, BadRecallHandle, DelayTooLong, DiskFull, GroupError, HoldError,
+    KindConflict, KindNotYet, LimitError, NoGroup, NoTopic, Overloaded, ReceiveError, RouteError,
+    SendError, TimerError, TopicError, Unavailable,
 };
 use crate::wire::rocketmq::{self as v2, Code};
 
@@ -107,6 +108,8 @@ causes!(
     KindConflict => MessagePropertyConflictWithType,
     KindNotYet => NotImplemented,
     LimitError => BadRequest,
+    DelayTooLong => IllegalDeliveryTime,
+    BadRecallHandle => BadRequest,
     Overloaded => TooManyRequests,
     DiskFull => MasterPersistenceTimeout,
     BadHandle => InvalidReceiptHandle,
@@ -137,12 +140,13 @@ macro_rules! operations {
 operations! {
     SendError {
         SendError::Limit(_) => PayloadTooLarge,
-        ; NoTopic, KindConflict, KindNotYet, Overloaded, DiskFull, Unavailable
+        ; NoTopic, KindConflict, KindNotYet, DelayTooLong, Overloaded, DiskFull, Unavailable
     }
     ReceiveError {
         ReceiveError::Filter(_) => IllegalFilterExpression,
         ; NoTopic, NoGroup, Limit, Overloaded, Unavailable
     }
+    TimerError { ; NoTopic, KindConflict, BadRecallHandle, DelayTooLong, Unavailable }
     AckError { ; BadHandle, Unavailable }
     HoldError { ; BadHandle, Unavailable }
     RouteError { ; NoTopic, Limit, Unavailable }
@@ -162,6 +166,16 @@ pub(super) fn unavailable(error: &Unavailable) -> tonic::Status {
         tonic::Status::deadline_exceeded(error.to_string())
     } else {
         tonic::Status::unavailable(error.to_string())
+    }
+}
+
+pub(super) fn timer_status(error: &TimerError) -> tonic::Status {
+    match error {
+        TimerError::NoTopic(_) => tonic::Status::not_found(error.to_string()),
+        TimerError::KindConflict(_)
+        | TimerError::BadRecallHandle(_)
+        | TimerError::DelayTooLong(_) => tonic::Status::invalid_argument(error.to_string()),
+        TimerError::Unavailable(cause) => unavailable(cause),
     }
 }
 

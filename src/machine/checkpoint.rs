@@ -26,14 +26,15 @@ use super::retention::Marks;
 use super::state::State;
 use super::store::Store;
 use super::subscriptions::Subscriptions;
+use super::timers::Timers;
 use super::topics::Topics;
 use crate::base::{LogIndex, LogPosition, Mutant, Term, UtcMillis};
 use crate::command::{Reader, Writer};
 
 const MAGIC: u32 = u32::from_be_bytes(*b"RMQC");
-/// 2 came with retention: a checkpoint of before is passed by, and the log, of which nothing had left
-/// then, is applied again.
-const VERSION: u8 = 2;
+/// 3 came with the kinds of messages. A checkpoint of before is passed by, and the log is applied
+/// again.
+const VERSION: u8 = 3;
 const HEADER_BYTES: usize = 8;
 const TRAILER_BYTES: usize = 1 + 8 + 4;
 
@@ -49,6 +50,8 @@ const DELIVERIES: u8 = 7;
 const DEDUP: u8 = 8;
 const MARKS: u8 = 9;
 const MOVED: u8 = 10;
+const TIMERS: u8 = 14;
+const ENDED: u8 = 15;
 const LOCAL: u8 = 100;
 
 /// The state after one entry, copied so that applying can go on. Cheap to make; turning it into
@@ -173,8 +176,9 @@ impl State {
             section(DELIVERIES, &|w| self.deliveries.write_pairs(w)),
             section(MARKS, &|w| self.marks.write(w)),
             section(MOVED, &|w| self.deliveries.write_moved(w)),
+            section(ENDED, &|w| self.timers.write_ended(w)),
         ];
-        Image { sections, dedup: self.dedup.image() }
+        Image { sections, timers: self.timers.image(), dedup: self.dedup.image() }
     }
 
     /// What a checkpoint holds: everything, but for mutants.
@@ -224,6 +228,7 @@ fn encode(image: &Image, local: Option<&Bytes>) -> Vec<Bytes> {
     for (number, bytes) in &image.sections {
         section(*number, vec![bytes.clone()]);
     }
+    section(TIMERS, image.timers.parts());
     section(DEDUP, image.dedup.parts());
     if let Some(local) = local {
         section(LOCAL, vec![local.clone()]);
@@ -301,6 +306,14 @@ impl Sections {
         self.table(HEAD, |r| Ok(Head::read(r)?))
     }
 
+    fn timers(&self, seed: u64) -> Result<Timers, CheckpointError> {
+        let stamp = self.head()?.stamp;
+        let mut ended = self.reader(ENDED)?;
+        let timers = self.table(TIMERS, |rows| Timers::read(rows, &mut ended, stamp, seed))?;
+        ended.end().map_err(|source| CheckpointError::Field { section: ENDED, source })?;
+        Ok(timers)
+    }
+
     pub(super) fn local(&self) -> Result<Local, CheckpointError> {
         let mut rest = self.reader(LOCAL)?;
         let mut read = || {
@@ -320,8 +333,8 @@ impl Sections {
         local: Option<Local>,
         seed: u64,
     ) -> Result<State, CheckpointError> {
-        let known = HEAD..=MOVED;
-        let odd = |number: &u8| !known.contains(number) && *number != LOCAL;
+        let known = |number: u8| matches!(number, HEAD..=MOVED | TIMERS..=ENDED | LOCAL);
+        let odd = |number: &u8| !known(*number);
         if let Some(section) = self.by_number.iter().map(|(number, _)| *number).find(odd) {
             return Err(CheckpointError::Section { section });
         }
@@ -337,6 +350,7 @@ impl Sections {
             deliveries,
             dedup: self.table(DEDUP, |r| Dedup::read(r, seed))?,
             marks: self.table(MARKS, Marks::read)?,
+            timers: self.timers(seed)?,
             audit: None,
         };
         state.check().map_err(|error| error.of_section(END))?;
@@ -370,6 +384,7 @@ impl State {
         super::codec::require(self.queues.belong_to(topics), "topics and queues differ")?;
         super::codec::require(self.queues.are_ordered(), "a queue starts behind its end")?;
         let front = self.marks.floor().map(|floor| floor.end).unwrap_or_default();
-        self.deliveries.check(|topic, queue| self.queues.bounds(topic, queue), front)
+        self.deliveries.check(|topic, queue| self.queues.bounds(topic, queue), front)?;
+        self.timers.check(front)
     }
 }

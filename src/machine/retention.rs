@@ -110,6 +110,12 @@ impl Marks {
         self.floor
     }
 
+    /// Where the newest mark ended: a record before it may leave while a unit that comes now stays.
+    pub(super) fn last_end(&self) -> LogPosition {
+        let newest = self.marks.back().map(|mark| mark.end);
+        newest.or(self.floor.map(|floor| floor.end)).unwrap_or_default()
+    }
+
     /// The front shall move to a mark that is known.
     pub(super) fn intend(&mut self, front: Front) {
         assert!(self.intent.is_none_or(|intent| intent.index < front.index), "fronts move on");

@@ -94,5 +94,6 @@ fn broker_options(config: &Config) -> broker::Options {
             bytes: config.retention.bytes.get(),
             moved_max: config.retention.under_way.get(),
         },
+        delay_max: config.delay_max,
     }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream;
 use parking_lot::Mutex;
-use raftmq::base::{BrokerGroupId, BrokerGroupName, ByteSize, NodeId};
+use raftmq::base::{BrokerGroupId, BrokerGroupName, ByteSize, Millis, NodeId};
 use raftmq::broker::{ASKED_OF_BROKER, Bell, Broker, BrokerNode, Nodes, Options, Seat};
 use raftmq::command::Retention;
 use raftmq::env::Env;
@@ -165,6 +165,7 @@ impl Node {
                 queues_on_use: 1,
                 store_host: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8081),
                 retention: self.settings.retention,
+                delay_max: Millis::from_secs(730 * 24 * 60 * 60),
             };
             let nodes = Arc::new(Everybody(self.settings.nodes));
             let (broker, pulses) = Broker::new(env, vec![seat], nodes, options);

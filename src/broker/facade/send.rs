@@ -34,6 +34,9 @@ impl Broker {
     pub async fn send(&self, mut request: SendRequest) -> Result<Vec<Sent>, SendError> {
         assert!(!request.messages.is_empty(), "the protocol refuses empty requests");
         request.deadline = request.deadline.min(Instant::now() + SEND_TIME_MAX.duration());
+        for message in &request.messages {
+            self.check_delay(message.deliver_at)?;
+        }
         self.resolve_topic(&request.topic, request.deadline).await?;
         let mut refused = NoTopic { topic: request.topic.clone() }.into();
         for replica in self.takers(&request.topic) {
@@ -69,6 +72,9 @@ fn is_definite(error: &SendError) -> bool {
     match error {
         SendError::Unavailable(unavailable) => !unavailable.outcome_unknown,
         SendError::Overloaded(_) | SendError::DiskFull(_) | SendError::NoTopic(_) => true,
-        SendError::KindConflict(_) | SendError::KindNotYet(_) | SendError::Limit(_) => false,
+        SendError::KindConflict(_)
+        | SendError::KindNotYet(_)
+        | SendError::Limit(_)
+        | SendError::DelayTooLong(_) => false,
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{Coded, CommandError, Reader, Writer};
-use crate::command::{CheckedOut, DeliveryOutcome, Granted, Published, Refusal, Reply};
+use crate::command::{CheckedOut, DeliveryOutcome, Granted, Published, Refusal, Reply, Scheduled};
 
 /// The first byte of every reply.
 const REPLY_VERSION: u8 = 1;
@@ -18,6 +18,8 @@ const SUBSCRIBED: u8 = 6;
 const TICKED: u8 = 7;
 const AUDITED: u8 = 8;
 const REFUSED: u8 = 9;
+const SCHEDULED: u8 = 30;
+const TIMER: u8 = 31;
 
 // Kinds of delivery outcomes, under the same rule.
 const OUTCOME_CHECKED_OUT: u8 = 1;
@@ -34,6 +36,7 @@ const LIMIT: u8 = 5;
 const NO_MARK: u8 = 6;
 const UNDER_WAY: u8 = 7;
 const MOVED_FULL: u8 = 8;
+const DELAYED_FULL: u8 = 30;
 
 pub(in crate::command) fn encode(reply: &Reply) -> Bytes {
     let mut writer = Writer::new();
@@ -86,6 +89,11 @@ impl Coded for Reply {
                 writer.u64(*state_hash);
             }
             Self::Refused(refusal) => writer.kind(REFUSED, refusal),
+            Self::Scheduled(scheduled) => {
+                writer.u8(SCHEDULED);
+                writer.list(scheduled, |w, one| one.write(w));
+            }
+            Self::Timer(outcome) => writer.kind(TIMER, outcome),
         }
     }
 
@@ -100,6 +108,8 @@ impl Coded for Reply {
             TICKED => Self::Ticked { fired: reader.u32()? },
             AUDITED => Self::Audited { index: reader.get()?, state_hash: reader.u64()? },
             REFUSED => Self::Refused(reader.get()?),
+            SCHEDULED => Self::Scheduled(reader.list(Scheduled::read)?),
+            TIMER => Self::Timer(reader.get()?),
             found => return Err(CommandError::Kind { what: "the kind of a reply", found }),
         })
     }
@@ -204,6 +214,11 @@ impl Coded for Refusal {
                 writer.u64(*bytes);
                 writer.u64(*limit);
             }
+            Self::DelayedFull { bytes, limit } => {
+                writer.u8(DELAYED_FULL);
+                writer.u64(*bytes);
+                writer.u64(*limit);
+            }
         }
     }
 
@@ -219,6 +234,7 @@ impl Coded for Refusal {
             NO_MARK => Self::NoMark { mark: reader.get()? },
             UNDER_WAY => Self::UnderWay { mark: reader.get()?, count: reader.u64()? },
             MOVED_FULL => Self::MovedFull { bytes: reader.u64()?, limit: reader.u64()? },
+            DELAYED_FULL => Self::DelayedFull { bytes: reader.u64()?, limit: reader.u64()? },
             found => return Err(CommandError::Kind { what: "the kind of a refusal", found }),
         })
     }

@@ -44,7 +44,7 @@ impl References {
         }
     }
 
-    fn is_held(&self, original: LogPosition) -> bool {
+    pub(super) fn is_held(&self, original: LogPosition) -> bool {
         let next = self.held.range((original, Key::FIRST)..).next();
         next.is_some_and(|(position, _)| *position == original)
     }
