@@ -63,6 +63,21 @@ pub(crate) enum What {
         attempt: u32,
         invisible: Micros,
     },
+    /// As [`What::Send`], to be visible not before `due`.
+    SendDelayed {
+        topic: u32,
+        value: Value,
+        due: Micros,
+    },
+    Recall {
+        topic: u32,
+        value: Value,
+    },
+    Reschedule {
+        topic: u32,
+        value: Value,
+        due: Micros,
+    },
     /// Where the queues of a topic start and end.
     Bounds {
         topic: u32,
@@ -76,6 +91,15 @@ pub(crate) struct Delivery {
     /// `None` when the body is not one that was ever made.
     pub(crate) value: Option<Value>,
     pub(crate) attempt: u32,
+}
+
+/// What was said of a delayed message that was recalled or moved to another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Recalled,
+    Rescheduled,
+    AlreadyFired,
+    NotFound,
 }
 
 /// One queue's bounds.
@@ -92,6 +116,9 @@ pub(crate) enum Answer {
     Sent(Place),
     Received(Vec<Delivery>),
     Bounds(Vec<QueueBounds>),
+    /// With its recall handle.
+    Scheduled(String),
+    Ended(Ending),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,11 +28,18 @@ fn sends(history: &History) -> Sends {
     let mut possible = BTreeSet::new();
     let mut attempted = BTreeMap::new();
     for operation in &history.operations {
-        let What::Send { value, .. } = operation.what else { continue };
+        let (value, delayed) = match operation.what {
+            What::Send { value, .. } => (value, false),
+            // That it comes in the end is another checker's question.
+            What::SendDelayed { value, .. } => (value, true),
+            _ => continue,
+        };
         attempted.entry(value).or_insert(operation.invoked);
         match operation.outcome {
             Outcome::Ok(_) => {
-                acked.insert(value);
+                if !delayed {
+                    acked.insert(value);
+                }
                 possible.insert(value);
             }
             Outcome::Unknown(_) => {

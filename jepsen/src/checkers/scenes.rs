@@ -1,6 +1,8 @@
 //! Short histories for the tests of checkers.
 
-use crate::history::{Answer, Delivery, History, Micros, Outcome, Place, QueueBounds, Value, What};
+use crate::history::{
+    Answer, Delivery, Ending, History, Micros, Outcome, Place, QueueBounds, Value, What,
+};
 
 pub(super) fn value(count: u32) -> Value {
     Value { producer: 1, count }
@@ -78,6 +80,23 @@ impl Scene {
         let invisible = millis * 1000;
         let what = What::Hold { group: 0, place: place(offset), attempt, invisible };
         self.call(2, what, during, Outcome::Ok(Answer::Done))
+    }
+
+    /// A message due at `due`, in milliseconds.
+    pub(super) fn delayed(self, count: u32, due: u64, handle: &str, during: (u64, u64)) -> Self {
+        let what = What::SendDelayed { topic: 0, value: value(count), due: due * 1000 };
+        self.call(1, what, during, Outcome::Ok(Answer::Scheduled(handle.to_owned())))
+    }
+
+    /// A recall and what it was told.
+    pub(super) fn ended(self, count: u32, ending: Ending, during: (u64, u64)) -> Self {
+        let what = What::Recall { topic: 0, value: value(count) };
+        self.call(1, what, during, Outcome::Ok(Answer::Ended(ending)))
+    }
+
+    pub(super) fn moved(self, count: u32, due: u64, during: (u64, u64)) -> Self {
+        let what = What::Reschedule { topic: 0, value: value(count), due: due * 1000 };
+        self.call(1, what, during, Outcome::Ok(Answer::Ended(Ending::Rescheduled)))
     }
 
     pub(super) fn bounds(self, start: u64, end: u64, during: (u64, u64)) -> Self {

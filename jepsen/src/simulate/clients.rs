@@ -2,6 +2,7 @@
 //! down what it did.
 
 mod consumer;
+mod delayer;
 pub(super) mod producer;
 
 use std::any::Any;
@@ -46,6 +47,19 @@ pub(crate) struct Workload {
     pub(crate) body_max: u64,
     /// The longest time for which messages are hidden.
     pub(crate) invisible_millis: u64,
+    /// Who sends messages for later, to a topic of their own behind the others.
+    pub(crate) delayers: u32,
+}
+
+impl Workload {
+    pub(crate) fn delayed_topic(&self) -> u32 {
+        self.topics
+    }
+
+    /// All topics that are consumed.
+    pub(crate) fn all_topics(&self) -> u32 {
+        self.topics + 1
+    }
 }
 
 /// What all clients share. Cheap to clone.
@@ -148,6 +162,9 @@ impl Clients {
         for producer in 0..workload.producers {
             tokio::spawn(producer::run(self.clone(), producer));
         }
+        for delayer in 0..workload.delayers {
+            tokio::spawn(delayer::run(self.clone(), delayer));
+        }
         let consumers = workload.groups * workload.consumers_per_group;
         for consumer in 0..consumers {
             tokio::spawn(consumer::run(self.clone(), consumer, consumer % workload.groups));
@@ -176,14 +193,14 @@ impl Clients {
                 sleep(Duration::from_millis(100)).await;
             }
         }
-        for topic in 0..self.0.workload.topics {
+        for topic in 0..self.0.workload.all_topics() {
             while !self.create_topic(&random, client, topic).await {
                 sleep(Duration::from_millis(100)).await;
             }
         }
         loop {
             sleep(Duration::from_millis(random.between(50, 1000))).await;
-            let topic = u32::try_from(random.between(0, self.0.workload.topics.into()));
+            let topic = u32::try_from(random.between(0, self.0.workload.all_topics().into()));
             self.look(&random, client, topic.unwrap_or_default()).await;
         }
     }
@@ -205,7 +222,11 @@ impl Clients {
         let new = NewTopic {
             name: topic_name(topic),
             queues: self.0.workload.queues,
-            kinds: vec![MessageKind::Normal],
+            kinds: vec![if topic == self.0.workload.delayed_topic() {
+                MessageKind::Delay
+            } else {
+                MessageKind::Normal
+            }],
             keep: None,
             broker_groups: Vec::new(),
         };

@@ -25,7 +25,7 @@ use super::world::World;
 use super::{ambient, panics};
 use crate::checkers::deliveries::Clocks;
 use crate::checkers::queue::Drain;
-use crate::checkers::{Findings, Violation, deliveries, log, queue, replicas};
+use crate::checkers::{Findings, Violation, deliveries, log, queue, replicas, timers};
 use crate::history::{Answer, History, Outcome};
 
 const SECOND: Micros = 1_000_000;
@@ -382,6 +382,7 @@ fn set_up(
         send_pause_millis: *shape.pick(&[20, 60, 200]),
         body_max: *shape.pick(&[40, 400, 2_000]),
         invisible_millis: *shape.pick(&[500, 2_000, 5_000]),
+        delayers: 2,
     };
     let settings = Settings {
         nodes,
@@ -486,6 +487,7 @@ fn tell(
     findings.merge(queue::check(&history, &[0, 1], drain, &run.gone));
     findings.merge(log::check(&history));
     findings.merge(deliveries::check(&history, Clocks { disturbed }));
+    findings.merge(timers::check(&history, &[0, 1], (drain, disturbed), &run.gone));
     findings.violations.extend(run.watch.raft.violations.iter().cloned());
     findings.violations.append(&mut run.cluster.violations);
     for seat in &run.cluster.nodes {
@@ -503,7 +505,7 @@ fn tell(
 /// A run that did too little proves nothing.
 fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findings) {
     let mut good: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let kinds = ["sends", "receives", "looks"];
+    let kinds = ["sends", "receives", "looks", "delayed sends"];
     for operation in &history.operations {
         let kind = match &operation.outcome {
             Outcome::Ok(Answer::Sent(_)) => "sends",
@@ -511,6 +513,8 @@ fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findi
             Outcome::Ok(Answer::Received(_)) => "receives",
             Outcome::Ok(Answer::Bounds(_)) => "looks",
             Outcome::Ok(Answer::Done) => "others",
+            Outcome::Ok(Answer::Scheduled(_)) => "delayed sends",
+            Outcome::Ok(Answer::Ended(_)) => "recalls",
             Outcome::Fail(_) => "failed",
             Outcome::Unknown(_) => "unknown",
         };

@@ -11,6 +11,8 @@
 //! until the queue's start passes the unit: retention counts from firing (rule R9).
 
 mod ended;
+#[cfg(test)]
+mod proptests;
 mod rows;
 mod wheel;
 

@@ -66,7 +66,7 @@ pub(super) async fn run(clients: Clients, producer: u32) {
     }
 }
 
-fn message(topic: u32, value: Value, len: u64) -> Message {
+pub(super) fn message(topic: u32, value: Value, len: u64) -> Message {
     Message {
         topic: topic_name(topic),
         body: encode(value, len),
