@@ -84,7 +84,8 @@ impl Delayer {
     async fn send(&self, random: &Random, len: u64, due: Micros) -> (bool, Option<String>) {
         let (topic, value) = (self.topic, self.value);
         let call = self.clients.invoke(value.producer, What::SendDelayed { topic, value, due });
-        let mut message = message(topic, value, len);
+        let tagged = self.clients.is_tagged();
+        let mut message = message(topic, value, len, tagged);
         message.kind = MessageKind::Delay;
         message.deliver_at = Some(instant(due));
         let sent = self.clients.call(random, PATIENCE, move |broker| async move {
