@@ -41,7 +41,7 @@ fn draft(topic: &str, text: String) -> Draft {
 }
 
 fn create(cluster: &Cluster, topic: &str, more: &[&str]) {
-    let words = ["topic", "create", topic, "--queues", "4", "--kind", "delay"];
+    let words = ["topic", "create", topic, "--queues", "4", "--type", "delay"];
     let words: Vec<&str> = words.iter().chain(more).copied().collect();
     cluster.tool(cluster.nodes()[0].grpc, &words).unwrap();
 }

@@ -222,8 +222,7 @@ impl Timers {
         self.ended.add(row, true, stamp);
     }
 
-    fn drop_rows(&mut self, gone: impl Fn(&Row) -> bool) {
-        let gone: Vec<Row> = self.rows.iter().filter(gone).collect();
+    fn drop_rows(&mut self, gone: Vec<Row>) {
         for row in gone {
             match row.phase {
                 Phase::Pending { .. } => self.forget(&row),
@@ -237,7 +236,7 @@ impl Timers {
     }
 
     pub(super) fn drop_topic(&mut self, topic: TopicId, stamp: UtcMillis) {
-        self.drop_rows(|row| row.topic == topic);
+        self.drop_rows(self.rows.iter().filter(|row| row.topic == topic).collect());
         self.tidy_wheel(stamp);
     }
 
@@ -246,13 +245,14 @@ impl Timers {
         if self.pending == self.rows.len() {
             return;
         }
-        self.drop_rows(|row| {
+        let gone = |row: &Row| {
             let start = starts.get(&row.topic).and_then(|queues| queues.get(&row.queue));
             match (row.phase, start) {
                 (Phase::Fired { offset }, Some((_, start))) => offset < *start,
                 _ => false,
             }
-        });
+        };
+        self.drop_rows(self.rows.with_fired().filter(gone).collect());
     }
 
     /// Records that lie before `front` now: where each lay first, and a unit that says where it
@@ -261,8 +261,7 @@ impl Timers {
         &self,
         front: LogPosition,
     ) -> impl Iterator<Item = (LogPosition, Unit)> {
-        let rows = self.rows.iter().take_while(move |row| row.original < front);
-        rows.filter(move |row| row.now < front).map(|row| {
+        self.rows.lying_before(front).map(|row| {
             let unit = row.unit(UtcMillis::ZERO);
             (row.original, Unit { position: row.now, ..unit })
         })

@@ -108,15 +108,47 @@ struct Chunk {
     bytes: Vec<u8>,
     /// Of `bytes`, once somebody asked for it.
     hash: OnceLock<u64>,
+    facts: OnceLock<Facts>,
+}
+
+/// What lets a search pass by a whole chunk.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    /// The least place where one of the records lies now.
+    least: LogPosition,
+    /// Whether one of the messages has fired.
+    fired: bool,
 }
 
 impl Clone for Chunk {
     fn clone(&self) -> Self {
-        Self { bytes: self.bytes.clone(), hash: OnceLock::new() }
+        Self::of(self.bytes.clone())
     }
 }
 
 impl Chunk {
+    fn of(bytes: Vec<u8>) -> Self {
+        Self { bytes, hash: OnceLock::new(), facts: OnceLock::new() }
+    }
+
+    /// The bytes, to be changed: what was concluded from them is void.
+    fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        self.hash.take();
+        self.facts.take();
+        &mut self.bytes
+    }
+
+    fn rows(&self) -> impl Iterator<Item = Row> {
+        (0..self.len()).map(|at| self.row(at))
+    }
+
+    fn facts(&self) -> Facts {
+        *self.facts.get_or_init(|| Facts {
+            least: self.rows().map(|row| row.now).min().unwrap_or_default(),
+            fired: self.rows().any(|row| matches!(row.phase, Phase::Fired { .. })),
+        })
+    }
+
     fn len(&self) -> usize {
         self.bytes.len() / ROW_BYTES
     }
@@ -185,12 +217,11 @@ impl Rows {
         let mut last = self.chunks.last_entry().expect("there is one now");
         let chunk = Arc::make_mut(last.get_mut());
         if chunk.bytes.is_empty() {
-            chunk.bytes.reserve_exact(CHUNK_BYTES);
+            chunk.bytes_mut().reserve_exact(CHUNK_BYTES);
         }
         let before = chunk.len().checked_sub(1).map(|at| chunk.row(at).original);
         assert!(before < Some(row.original), "records come in the order of the log");
-        chunk.bytes.extend_from_slice(&row.to_bytes());
-        chunk.hash.take();
+        chunk.bytes_mut().extend_from_slice(&row.to_bytes());
         self.taken += 1;
         self.len += 1;
     }
@@ -211,8 +242,8 @@ impl Rows {
         let mut row = chunk.row(at);
         change(&mut row);
         let chunk = Arc::make_mut(chunk);
-        chunk.bytes[at * ROW_BYTES..(at + 1) * ROW_BYTES].copy_from_slice(&row.to_bytes());
-        chunk.hash.take();
+        let place = at * ROW_BYTES..(at + 1) * ROW_BYTES;
+        chunk.bytes_mut()[place].copy_from_slice(&row.to_bytes());
     }
 
     pub(super) fn set_phase(&mut self, original: LogPosition, phase: Phase) {
@@ -242,8 +273,7 @@ impl Rows {
             return;
         }
         let chunk = Arc::make_mut(shared);
-        chunk.bytes.drain(at * ROW_BYTES..(at + 1) * ROW_BYTES);
-        chunk.hash.take();
+        chunk.bytes_mut().drain(at * ROW_BYTES..(at + 1) * ROW_BYTES);
         if 2 * chunk.bytes.len() < chunk.bytes.capacity() {
             chunk.bytes.shrink_to_fit();
         }
@@ -251,7 +281,20 @@ impl Rows {
 
     /// In the order of places.
     pub(super) fn iter(&self) -> impl Iterator<Item = Row> {
-        self.chunks.values().flat_map(|chunk| (0..chunk.len()).map(|at| chunk.row(at)))
+        self.chunks.values().flat_map(|chunk| chunk.rows())
+    }
+
+    /// Rows whose records lie before `front` now, in the order of places.
+    pub(super) fn lying_before(&self, front: LogPosition) -> impl Iterator<Item = Row> {
+        // A copy lies behind its original, so chunks that begin behind the front have none.
+        let chunks = self.chunks.range(..front).map(|(_, chunk)| chunk);
+        let chunks = chunks.filter(move |chunk| chunk.facts().least < front);
+        chunks.flat_map(|chunk| chunk.rows()).filter(move |row| row.now < front)
+    }
+
+    /// Rows of messages that have fired, and few others.
+    pub(super) fn with_fired(&self) -> impl Iterator<Item = Row> {
+        self.chunks.values().filter(|chunk| chunk.facts().fired).flat_map(|chunk| chunk.rows())
     }
 
     #[cfg(test)]
@@ -274,7 +317,7 @@ impl Rows {
             let whole = read.len().is_multiple_of(ROW_BYTES) && !read.is_empty();
             require(whole && read.len() <= CHUNK_BYTES, "a chunk of delayed messages is cut")?;
             // Copied: a slice would keep the whole checkpoint in memory.
-            let chunk = Chunk { bytes: read.to_vec(), hash: OnceLock::new() };
+            let chunk = Chunk::of(read.to_vec());
             let last = rows.chunks.last_key_value().map(|(_, chunk)| chunk.row(chunk.len() - 1));
             let mut behind = last.map(|row| row.original);
             require(behind < Some(first), "chunks of delayed messages out of order")?;
