@@ -7,6 +7,8 @@
 
 mod apply;
 mod decided;
+#[cfg(test)]
+mod proptests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
