@@ -9,11 +9,12 @@ mod fields;
 mod reply;
 #[cfg(test)]
 mod tests;
+mod transaction;
 
 use bytes::Bytes;
 
 use super::{
-    Command, CreateGroup, CreateTopic, Delivery, Found, Publish, PublishItem, Relocation,
+    Checked, Command, CreateGroup, CreateTopic, Delivery, Found, Publish, PublishItem, Relocation,
     Retention, Subscribe, Trim,
 };
 use crate::base::{
@@ -26,9 +27,9 @@ pub use self::fields::{Reader, Writer};
 pub(super) use self::reply::{decode as decode_reply, encode as encode_reply};
 
 /// The newest version of a command, its first byte, that this program reads and writes. Version 2
-/// came with retention; what was there before is still written as version 1, so that a replica of
+/// came with retention, 3 with the kinds of messages; what was there before is still written as version 1, so that a replica of
 /// an older program stops only at what it cannot know.
-pub const COMMAND_VERSION: u8 = 2;
+pub const COMMAND_VERSION: u8 = 3;
 const FIRST_VERSION: u8 = 1;
 
 /// Bytes of the version and the kind, before the first field.
@@ -53,6 +54,10 @@ const PURGE_TO: u8 = 15;
 const TRIM: u8 = 16;
 /// A topic with a retention of its own; without one it is still [`CREATE_TOPIC`].
 const CREATE_KEPT_TOPIC: u8 = 17;
+const PREPARE: u8 = 35;
+const END: u8 = 36;
+const CHECK: u8 = 37;
+const RESUME: u8 = 38;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,6 +121,13 @@ pub(super) fn encode(command: &Command) -> Bytes {
         }
         Command::PurgeTo { mark } => writer.kind(PURGE_TO, mark),
         Command::Trim(trim) => writer.kind(TRIM, trim),
+        Command::Prepare(prepare) => writer.kind(PREPARE, prepare),
+        Command::End(end) => writer.kind(END, end),
+        Command::Check(checks) => {
+            writer.u8(CHECK);
+            writer.list(checks, |w, checked| checked.write(w));
+        }
+        Command::Resume(transaction) => writer.kind(RESUME, transaction),
     }
     writer.finish()
 }
@@ -140,6 +152,7 @@ fn version(command: &Command) -> u8 {
         | Command::Relocate(_)
         | Command::PurgeTo { .. }
         | Command::Trim(_) => 2,
+        Command::Prepare(_) | Command::End(_) | Command::Check(_) | Command::Resume(_) => 3,
     }
 }
 
@@ -166,6 +179,10 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         RELOCATE => Command::Relocate(reader.list(Relocation::read)?),
         PURGE_TO => Command::PurgeTo { mark: reader.get()? },
         TRIM => Command::Trim(reader.get()?),
+        PREPARE => Command::Prepare(reader.get()?),
+        END => Command::End(reader.get()?),
+        CHECK => Command::Check(reader.list(Checked::read)?),
+        RESUME => Command::Resume(reader.get()?),
         CREATE_KEPT_TOPIC => {
             let create: CreateTopic = reader.get()?;
             Command::CreateTopic(CreateTopic { keep: Some(reader.get()?), ..create })
@@ -188,6 +205,10 @@ fn size_hint(command: &Command) -> usize {
         Command::Publish(publish) => {
             let items = publish.items.iter().map(|item| ITEM + item.record.len()).sum::<usize>();
             HEAD + 8 + 1 + 4 + items
+        }
+        Command::Prepare(prepare) => {
+            let halves = prepare.halves.iter().map(|half| 8 + ITEM + half.item.record.len());
+            HEAD + 8 + 4 + prepare.producer.as_str().len() + 8 + 4 + 4 + halves.sum::<usize>()
         }
         Command::Relocate(relocations) => {
             let items = relocations.iter().map(|one| 8 + 4 + one.record.len()).sum::<usize>();

@@ -14,15 +14,17 @@ mod publish;
 mod reply;
 mod retention;
 mod schema;
+mod transaction;
 
 pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
 pub use delivery::{
     Ack, Checkout, Delivery, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
 };
 pub use publish::{Publish, PublishItem};
-pub use reply::{CheckedOut, DeliveryOutcome, Granted, Published, Refusal, Reply};
+pub use reply::{CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Refusal, Reply};
 pub use retention::{Relocation, Retention, Trim};
 pub use schema::{CreateGroup, CreateTopic, Found, Subscribe};
+pub use transaction::{Checked, Decided, Decider, Decision, End, HalfItem, Prepare, Transaction};
 
 use bytes::Bytes;
 
@@ -69,6 +71,13 @@ pub enum Command {
         mark: LogIndex,
     },
     Trim(Trim),
+    /// Half messages, which nobody sees before they are committed.
+    Prepare(Prepare),
+    End(End),
+    /// Producers were asked what became of these.
+    Check(Vec<Checked>),
+    /// Whoever is to be asked about it is asked again, from the first check on.
+    Resume(Transaction),
 }
 
 impl Command {

@@ -32,3 +32,4 @@ mod retention;
 mod scale;
 mod storm;
 mod tls;
+mod transactions;

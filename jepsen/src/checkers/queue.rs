@@ -28,9 +28,18 @@ fn sends(history: &History) -> Sends {
     let mut possible = BTreeSet::new();
     let mut attempted = BTreeMap::new();
     for operation in &history.operations {
-        let What::Send { value, .. } = operation.what else { continue };
+        // Whoever wanted to roll it back was told that it is committed.
+        if let What::End { value, commit: false, .. } = operation.what
+            && matches!(operation.answer(), Some(Answer::Decided { committed: true }))
+        {
+            acked.insert(value);
+            possible.insert(value);
+        }
+        let Some(value) = operation.what.shows() else { continue };
         attempted.entry(value).or_insert(operation.invoked);
         match operation.outcome {
+            // Refused with the fact: it was rolled back before.
+            Outcome::Ok(Answer::Decided { .. } | Answer::NoTransaction) => {}
             Outcome::Ok(_) => {
                 acked.insert(value);
                 possible.insert(value);
@@ -155,7 +164,7 @@ fn places(history: &History) -> BTreeMap<Value, Place> {
     let mut places = BTreeMap::new();
     for operation in &history.operations {
         match (&operation.what, operation.answer()) {
-            (What::Send { value, .. }, Some(Answer::Sent(place))) => {
+            (What::Send { value, .. } | What::End { value, .. }, Some(Answer::Sent(place))) => {
                 places.insert(*value, *place);
             }
             (What::Receive { .. }, Some(Answer::Received(deliveries))) => {

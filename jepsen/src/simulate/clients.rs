@@ -3,6 +3,7 @@
 
 mod consumer;
 pub(super) mod producer;
+mod transactor;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -40,6 +41,8 @@ pub(crate) struct Workload {
     pub(crate) queues: u32,
     pub(crate) groups: u32,
     pub(crate) producers: u32,
+    /// Clients that send transactional messages, to a topic of its own behind the others.
+    pub(crate) transactors: u32,
     pub(crate) consumers_per_group: u32,
     /// The longest pause between two sends of one producer.
     pub(crate) send_pause_millis: u64,
@@ -49,6 +52,17 @@ pub(crate) struct Workload {
     /// Messages have tags, and consumers of all groups but the first ask now for these, now for
     /// those.
     pub(crate) tagged: bool,
+}
+
+impl Workload {
+    /// Topics are made in this order: normal ones, then the one for transactions.
+    pub(crate) fn all_topics(&self) -> u32 {
+        self.topics + u32::from(self.transactors > 0)
+    }
+
+    fn kind(&self, topic: u32) -> MessageKind {
+        if topic < self.topics { MessageKind::Normal } else { MessageKind::Transaction }
+    }
 }
 
 /// What all clients share. Cheap to clone.
@@ -155,6 +169,14 @@ impl Clients {
         for producer in 0..workload.producers {
             tokio::spawn(producer::run(self.clone(), producer));
         }
+        let transactional = workload.topics;
+        for transactor in 0..workload.transactors {
+            tokio::spawn(transactor::run(self.clone(), transactional, transactor));
+            tokio::spawn(transactor::answer(self.clone(), transactional, transactor));
+        }
+        if workload.transactors > 0 {
+            tokio::spawn(transactor::operate(self.clone(), transactional));
+        }
         let consumers = workload.groups * workload.consumers_per_group;
         for consumer in 0..consumers {
             tokio::spawn(consumer::run(self.clone(), consumer, consumer % workload.groups));
@@ -183,14 +205,15 @@ impl Clients {
                 sleep(Duration::from_millis(100)).await;
             }
         }
-        for topic in 0..self.0.workload.topics {
+        let all = self.0.workload.all_topics();
+        for topic in 0..all {
             while !self.create_topic(&random, client, topic).await {
                 sleep(Duration::from_millis(100)).await;
             }
         }
         loop {
             sleep(Duration::from_millis(random.between(50, 1000))).await;
-            let topic = u32::try_from(random.between(0, self.0.workload.topics.into()));
+            let topic = u32::try_from(random.between(0, all.into()));
             self.look(&random, client, topic.unwrap_or_default()).await;
         }
     }
@@ -212,7 +235,7 @@ impl Clients {
         let new = NewTopic {
             name: topic_name(topic),
             queues: self.0.workload.queues,
-            kinds: vec![MessageKind::Normal],
+            kinds: vec![self.0.workload.kind(topic)],
             keep: None,
             broker_groups: Vec::new(),
         };
