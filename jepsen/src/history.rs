@@ -106,10 +106,37 @@ pub(crate) enum What {
         value: Value,
         due: Micros,
     },
+    /// A transactional message; as a send, it may be repeated.
+    Prepare {
+        topic: u32,
+        value: Value,
+    },
+    /// Commits it, or rolls it back.
+    End {
+        topic: u32,
+        value: Value,
+        commit: bool,
+    },
+    /// Waits to be asked what became of a transaction.
+    Listen {
+        topic: u32,
+    },
     /// Where the queues of a topic start and end.
     Bounds {
         topic: u32,
     },
+}
+
+impl What {
+    /// The message that this makes visible, if it takes effect: a commit is a send.
+    pub(crate) fn shows(&self) -> Option<Value> {
+        match self {
+            Self::Send { value, .. }
+            | Self::SendDelayed { value, .. }
+            | Self::End { value, commit: true, .. } => Some(*value),
+            _ => None,
+        }
+    }
 }
 
 /// One message that a receive was answered with.
@@ -147,6 +174,15 @@ pub(crate) enum Answer {
     /// With its recall handle.
     Scheduled(String),
     Ended(Ending),
+    /// The transaction's id.
+    Prepared(String),
+    /// It was ended otherwise before.
+    Decided {
+        committed: bool,
+    },
+    NoTransaction,
+    /// Of which message, if of any.
+    Asked(Option<Value>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

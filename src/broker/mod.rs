@@ -32,6 +32,7 @@ mod send;
 mod status;
 mod subscriptions;
 mod topics;
+mod transactions;
 mod waiters;
 mod watch;
 
@@ -42,15 +43,20 @@ pub use api::{
     TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
 pub use error::{
-    AckError, BadHandle, BadRecallHandle, DelayTooLong, DiskFull, GroupError, HoldError,
-    KindConflict, KindNotYet, LimitError, NoBrokerGroup, NoGroup, NoTopic, Overloaded,
-    ReceiveError, RouteError, SendError, TimerError, TopicError, Unavailable,
+    AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,
+    DiskFull, EndError, GroupError, HalvesFull, HoldError, KindConflict, KindNotYet, LimitError,
+    NoBrokerGroup, NoGroup, NoTopic, NoTransaction, Overloaded, ReceiveError, RouteError,
+    SendError, TimerError, TopicError, Unavailable,
 };
 pub use facade::{Broker, Seat};
 pub use gone::{Gone, Leaving, leaving};
 pub use pulse::Pulse;
 pub use receive::RECEIVE_BATCH_MAX;
 pub use replica::Replica;
+pub use transactions::{
+    CheckRule, EndRequest, PrepareRequest, PreparedMessage, ProducerStream, TransactionCheck,
+    TransactionFilter, TransactionInfo,
+};
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -62,7 +68,7 @@ use tokio::sync::Notify;
 use crate::base::{GroupId, Millis, NodeId, TopicId};
 use crate::broker::waiters::Waiters;
 use crate::command::Retention;
-pub use crate::command::TimerOutcome;
+pub use crate::command::{Decided, Decider, Decision, TimerOutcome};
 use crate::machine::Effect;
 use crate::raft::EffectSink;
 pub use crate::raft::Member;
@@ -90,6 +96,8 @@ pub struct Options {
     pub retention: Retention,
     /// How far ahead a message may be delayed.
     pub delay_max: Millis,
+    /// How half messages that this node takes in are asked about.
+    pub checks: CheckRule,
 }
 
 /// Carries effects from the machine to whoever waits; made before the raft group, which needs it.

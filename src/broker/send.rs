@@ -97,7 +97,11 @@ impl Inner {
         })
     }
 
-    fn items(&self, request: &SendRequest, queue: QueueId) -> Result<Vec<PublishItem>, SendError> {
+    pub(super) fn items(
+        &self,
+        request: &SendRequest,
+        queue: QueueId,
+    ) -> Result<Vec<PublishItem>, SendError> {
         let mut bytes = 0;
         let mut items = Vec::with_capacity(request.messages.len());
         for message in &request.messages {

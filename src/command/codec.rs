@@ -10,11 +10,12 @@ mod fields;
 mod reply;
 #[cfg(test)]
 mod tests;
+mod transaction;
 
 use bytes::Bytes;
 
 use super::{
-    Command, CreateGroup, CreateTopic, Delivery, Found, Publish, PublishItem, Relocation,
+    Checked, Command, CreateGroup, CreateTopic, Delivery, Found, Publish, PublishItem, Relocation,
     Retention, ScheduleItem, Subscribe, Trim,
 };
 use crate::base::{
@@ -57,6 +58,10 @@ const CREATE_KEPT_TOPIC: u8 = 17;
 const SCHEDULE: u8 = 25;
 const RECALL: u8 = 26;
 const RESCHEDULE: u8 = 27;
+const PREPARE: u8 = 35;
+const END: u8 = 36;
+const CHECK: u8 = 37;
+const RESUME: u8 = 38;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -126,6 +131,13 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.kind(RESCHEDULE, timer);
             due.write(&mut writer);
         }
+        Command::Prepare(prepare) => writer.kind(PREPARE, prepare),
+        Command::End(end) => writer.kind(END, end),
+        Command::Check(checks) => {
+            writer.u8(CHECK);
+            writer.list(checks, |w, checked| checked.write(w));
+        }
+        Command::Resume(transaction) => writer.kind(RESUME, transaction),
     }
     writer.finish()
 }
@@ -151,6 +163,7 @@ fn version(command: &Command) -> u8 {
         | Command::PurgeTo { .. }
         | Command::Trim(_) => 2,
         Command::Schedule(_) | Command::Recall(_) | Command::Reschedule { .. } => 3,
+        Command::Prepare(_) | Command::End(_) | Command::Check(_) | Command::Resume(_) => 3,
     }
 }
 
@@ -177,6 +190,10 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         RELOCATE => Command::Relocate(reader.list(Relocation::read)?),
         PURGE_TO => Command::PurgeTo { mark: reader.get()? },
         TRIM => Command::Trim(reader.get()?),
+        PREPARE => Command::Prepare(reader.get()?),
+        END => Command::End(reader.get()?),
+        CHECK => Command::Check(reader.list(Checked::read)?),
+        RESUME => Command::Resume(reader.get()?),
         CREATE_KEPT_TOPIC => {
             let create: CreateTopic = reader.get()?;
             Command::CreateTopic(CreateTopic { keep: Some(reader.get()?), ..create })
@@ -206,6 +223,10 @@ fn size_hint(command: &Command) -> usize {
         Command::Schedule(schedule) => {
             let item = |one: &ScheduleItem| 8 + ITEM + one.item.record.len();
             HEAD + 8 + 1 + 4 + schedule.items.iter().map(item).sum::<usize>()
+        }
+        Command::Prepare(prepare) => {
+            let halves = prepare.halves.iter().map(|half| 8 + ITEM + half.item.record.len());
+            HEAD + 8 + 4 + prepare.producer.as_str().len() + 8 + 4 + 4 + halves.sum::<usize>()
         }
         Command::Relocate(relocations) => {
             let items = relocations.iter().map(|one| 8 + 4 + one.record.len()).sum::<usize>();

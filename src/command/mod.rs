@@ -15,6 +15,7 @@ mod publish;
 mod reply;
 mod retention;
 mod schema;
+mod transaction;
 
 pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
 pub use delay::{Schedule, ScheduleItem, Scheduled, TimerKey, TimerOutcome};
@@ -22,9 +23,10 @@ pub use delivery::{
     Ack, Checkout, Delivery, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
 };
 pub use publish::{Publish, PublishItem};
-pub use reply::{CheckedOut, DeliveryOutcome, Granted, Published, Refusal, Reply};
+pub use reply::{CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Refusal, Reply};
 pub use retention::{Relocation, Retention, Trim};
 pub use schema::{CreateGroup, CreateTopic, Found, Subscribe};
+pub use transaction::{Checked, Decided, Decider, Decision, End, HalfItem, Prepare, Transaction};
 
 use bytes::Bytes;
 
@@ -80,6 +82,13 @@ pub enum Command {
         timer: TimerKey,
         due: UtcMillis,
     },
+    /// Half messages, which nobody sees before they are committed.
+    Prepare(Prepare),
+    End(End),
+    /// Producers were asked what became of these.
+    Check(Vec<Checked>),
+    /// Whoever is to be asked about it is asked again, from the first check on.
+    Resume(Transaction),
 }
 
 impl Command {

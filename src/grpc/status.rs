@@ -4,9 +4,10 @@ use std::fmt;
 
 use crate::base::NameError;
 use crate::broker::{
-    AckError, BadHandle, BadRecallHandle, DelayTooLong, DiskFull, GroupError, HoldError,
-    KindConflict, KindNotYet, LimitError, NoGroup, NoTopic, Overloaded, ReceiveError, RouteError,
-    SendError, TimerError, TopicError, Unavailable,
+    AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,
+    DiskFull, EndError, GroupError, HalvesFull, HoldError, KindConflict, KindNotYet, LimitError,
+    NoGroup, NoTopic, NoTransaction, Overloaded, ReceiveError, RouteError, SendError, TimerError,
+    TopicError, Unavailable,
 };
 use crate::wire::rocketmq::{self as v2, Code};
 
@@ -113,6 +114,10 @@ causes!(
     Overloaded => TooManyRequests,
     DiskFull => MasterPersistenceTimeout,
     BadHandle => InvalidReceiptHandle,
+    HalvesFull => TooManyRequests,
+    BadTransactionId => InvalidTransactionId,
+    NoTransaction => InvalidTransactionId,
+    DecidedOtherwise => PreconditionFailed,
 );
 
 impl From<Unavailable> for Refused {
@@ -140,7 +145,8 @@ macro_rules! operations {
 operations! {
     SendError {
         SendError::Limit(_) => PayloadTooLarge,
-        ; NoTopic, KindConflict, KindNotYet, DelayTooLong, Overloaded, DiskFull, Unavailable
+        ; NoTopic, KindConflict, KindNotYet, DelayTooLong, Overloaded, DiskFull, HalvesFull,
+          Unavailable
     }
     ReceiveError {
         ReceiveError::Filter(_) => IllegalFilterExpression,
@@ -150,6 +156,7 @@ operations! {
     AckError { ; BadHandle, Unavailable }
     HoldError { ; BadHandle, Unavailable }
     RouteError { ; NoTopic, Limit, Unavailable }
+    EndError { ; BadTransactionId, NoTransaction, DecidedOtherwise, Unavailable }
 }
 
 pub(super) fn bad_topic(error: NameError) -> Refused {
@@ -191,6 +198,15 @@ pub(super) fn topic_status(error: &TopicError) -> tonic::Status {
         TopicError::At { source, .. } => {
             tonic::Status::new(topic_status(source).code(), error.to_string())
         }
+    }
+}
+
+pub(super) fn end_status(error: &EndError) -> tonic::Status {
+    match error {
+        EndError::BadTransactionId(_) => tonic::Status::invalid_argument(error.to_string()),
+        EndError::NoTransaction(_) => tonic::Status::not_found(error.to_string()),
+        EndError::DecidedOtherwise(_) => tonic::Status::failed_precondition(error.to_string()),
+        EndError::Unavailable(cause) => unavailable(cause),
     }
 }
 
@@ -247,6 +263,11 @@ mod tests {
             (AckError::from(handle.clone()).into(), 40013),
             (HoldError::from(handle).into(), 40013),
             (RouteError::from(no_topic).into(), 40402),
+            (SendError::from(HalvesFull { reason: "full".into() }).into(), 42900),
+            (EndError::from(BadTransactionId { why: "is malformed" }).into(), 40008),
+            (EndError::from(NoTransaction { reason: "none".into() }).into(), 40008),
+            (EndError::from(DecidedOtherwise { reason: "was".into() }).into(), 42800),
+            (EndError::from(unavailable(false)).into(), 50002),
         ];
         for (refused, code) in table {
             assert_eq!(refused.code as i32, code, "{refused:?}");

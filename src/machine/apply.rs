@@ -23,6 +23,7 @@ impl State {
         self.head.stamp = entry.stamp;
         self.head.log_end = entry.end;
         self.dedup.forget(entry.stamp);
+        self.decided.forget(entry.stamp);
         let mut effects = Vec::new();
         let reply = if entry.command.is_empty() {
             Reply::Done
@@ -97,6 +98,10 @@ impl State {
             Command::Schedule(schedule) => return self.schedule(entry, &schedule, effects),
             Command::Recall(timer) => self.recall(entry, &timer),
             Command::Reschedule { timer, due } => self.reschedule(entry, &timer, due),
+            Command::Prepare(prepare) => self.prepare(entry, &prepare),
+            Command::End(end) => return self.end_transaction(entry, &end, effects),
+            Command::Check(checks) => self.note_checks(entry, &checks),
+            Command::Resume(transaction) => self.resume(entry, transaction),
         })
     }
 
@@ -115,6 +120,8 @@ impl State {
         self.queues.drop_topic(topic);
         self.subscriptions.drop_topic(topic);
         self.deliveries.drop_topic(topic);
+        self.halves.drop_topic(topic, self.deliveries.references_mut());
+        self.late.drop_topic(topic, self.deliveries.references_mut());
         self.marks.drop_topic(topic);
         self.timers.drop_topic(topic, entry.stamp);
         effects.push(Effect::TopicGone { topic });

@@ -22,18 +22,20 @@ use super::extents::{ExtentFile, Extents, Layout};
 use super::groups::Groups;
 use super::hash::Image;
 use super::head::Head;
+use super::late::LateUnits;
 use super::retention::Marks;
 use super::state::State;
 use super::store::Store;
 use super::subscriptions::Subscriptions;
 use super::timers::Timers;
 use super::topics::Topics;
+use super::transactions::{DecidedMemory, Halves};
 use crate::base::{LogIndex, LogPosition, Mutant, Term, UtcMillis};
 use crate::command::{Reader, Writer};
 
 const MAGIC: u32 = u32::from_be_bytes(*b"RMQC");
-/// 3 came with the kinds of messages. A checkpoint of before is passed by, and the log is applied
-/// again.
+/// 2 came with retention, 3 with the kinds of messages: a checkpoint of before is passed by, and the
+/// log is applied again.
 const VERSION: u8 = 3;
 const HEADER_BYTES: usize = 8;
 const TRAILER_BYTES: usize = 1 + 8 + 4;
@@ -52,6 +54,9 @@ const MARKS: u8 = 9;
 const MOVED: u8 = 10;
 const TIMERS: u8 = 14;
 const ENDED: u8 = 15;
+const HALVES: u8 = 17;
+const DECIDED: u8 = 18;
+const LATE: u8 = 19;
 const LOCAL: u8 = 100;
 
 /// The state after one entry, copied so that applying can go on. Cheap to make; turning it into
@@ -177,6 +182,9 @@ impl State {
             section(MARKS, &|w| self.marks.write(w)),
             section(MOVED, &|w| self.deliveries.write_moved(w)),
             section(ENDED, &|w| self.timers.write_ended(w)),
+            section(HALVES, &|w| self.halves.write(w)),
+            section(DECIDED, &|w| self.decided.write(w)),
+            section(LATE, &|w| self.late.write(w)),
         ];
         Image { sections, timers: self.timers.image(), dedup: self.dedup.image() }
     }
@@ -333,13 +341,15 @@ impl Sections {
         local: Option<Local>,
         seed: u64,
     ) -> Result<State, CheckpointError> {
-        let known = |number: u8| matches!(number, HEAD..=MOVED | TIMERS..=ENDED | LOCAL);
-        let odd = |number: &u8| !known(*number);
+        let known = [HEAD..=MOVED, TIMERS..=ENDED, HALVES..=LATE, LOCAL..=LOCAL];
+        let odd = |number: &u8| !known.iter().any(|known| known.contains(number));
         if let Some(section) = self.by_number.iter().map(|(number, _)| *number).find(odd) {
             return Err(CheckpointError::Section { section });
         }
         let mut deliveries = self.table(CHECKOUTS, Deliveries::read_checkouts)?;
         self.table(DELIVERIES, |r| deliveries.read_pairs(r))?;
+        let halves = self.table(HALVES, |r| Halves::read(r, deliveries.references_mut()))?;
+        let late = self.table(LATE, |r| LateUnits::read(r, deliveries.references_mut()))?;
         self.table(MOVED, |r| deliveries.read_moved(r))?;
         let mut state = State {
             head: self.head()?,
@@ -351,6 +361,9 @@ impl Sections {
             dedup: self.table(DEDUP, |r| Dedup::read(r, seed))?,
             marks: self.table(MARKS, Marks::read)?,
             timers: self.timers(seed)?,
+            halves,
+            decided: self.table(DECIDED, DecidedMemory::read)?,
+            late,
             audit: None,
         };
         state.check().map_err(|error| error.of_section(END))?;
@@ -384,7 +397,10 @@ impl State {
         super::codec::require(self.queues.belong_to(topics), "topics and queues differ")?;
         super::codec::require(self.queues.are_ordered(), "a queue starts behind its end")?;
         let front = self.marks.floor().map(|floor| floor.end).unwrap_or_default();
-        self.deliveries.check(|topic, queue| self.queues.bounds(topic, queue), front)?;
+        let bounds = |topic, queue| self.queues.bounds(topic, queue);
+        self.halves.check(|topic, queue| bounds(topic, queue).is_some(), &self.decided)?;
+        self.late.check(bounds, self.marks.newest_end())?;
+        self.deliveries.check(bounds, front, self.halves.len() + self.late.len())?;
         self.timers.check(front)
     }
 }

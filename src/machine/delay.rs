@@ -113,7 +113,7 @@ impl State {
         effects: &mut Vec<Effect>,
     ) -> io::Result<u32> {
         let rows = self.timers.take_due(entry.stamp, limit);
-        let mark = self.marks.last_end();
+        let mark = self.marks.newest_end();
         let mut units = Units::new();
         for row in &rows {
             let end = self.queues.end(row.topic, row.queue);

@@ -102,18 +102,18 @@ impl Marks {
         until.flat_map(|found| &found.grown)
     }
 
+    /// Where the newest mark ends: what lies before it leaves no later than with that mark.
+    pub(super) fn newest_end(&self) -> LogPosition {
+        let mark = self.marks.back().map(|mark| mark.end);
+        mark.or(self.floor.map(|floor| floor.end)).unwrap_or_default()
+    }
+
     pub(super) fn intent(&self) -> Option<Front> {
         self.intent
     }
 
     pub(super) fn floor(&self) -> Option<Front> {
         self.floor
-    }
-
-    /// Where the newest mark ended: a record before it may leave while a unit that comes now stays.
-    pub(super) fn last_end(&self) -> LogPosition {
-        let newest = self.marks.back().map(|mark| mark.end);
-        newest.or(self.floor.map(|floor| floor.end)).unwrap_or_default()
     }
 
     /// The front shall move to a mark that is known.

@@ -95,5 +95,10 @@ fn broker_options(config: &Config) -> broker::Options {
             moved_max: config.retention.under_way.get(),
         },
         delay_max: config.delay_max,
+        checks: broker::CheckRule {
+            first: config.transactions.first_check,
+            interval: config.transactions.check_interval,
+            max: config.transactions.checks_max,
+        },
     }
 }

@@ -94,7 +94,11 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::PurgeIntent { .. }
         | Command::Relocate(_)
         | Command::PurgeTo { .. }
-        | Command::Trim(_) => true,
+        | Command::Trim(_)
+        | Command::Prepare(_)
+        | Command::End(_)
+        | Command::Check(_)
+        | Command::Resume(_) => true,
         Command::DeleteTopic { .. }
         | Command::DeleteGroup { .. }
         | Command::Unsubscribe(_)
@@ -106,7 +110,7 @@ fn is_idempotent(command: &Command) -> bool {
 
 pub(crate) fn class_of(command: &Command) -> Class {
     match command {
-        Command::Publish(_) | Command::Schedule(_) => Class::Message,
+        Command::Publish(_) | Command::Prepare(_) | Command::Schedule(_) => Class::Message,
         Command::Deliveries(deliveries) => {
             let hands_out = |delivery: &Delivery| matches!(delivery, Delivery::Checkout(_));
             if deliveries.iter().any(hands_out) { Class::Checkout } else { Class::Other }
@@ -121,7 +125,10 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Tick { .. }
         | Command::Recall(_)
         | Command::Reschedule { .. }
-        | Command::Audit => Class::Other,
+        | Command::Audit
+        | Command::End(_)
+        | Command::Check(_)
+        | Command::Resume(_) => Class::Other,
         Command::Retain(_)
         | Command::PurgeIntent { .. }
         | Command::Relocate(_)

@@ -28,14 +28,20 @@ fn sends(history: &History) -> Sends {
     let mut possible = BTreeSet::new();
     let mut attempted = BTreeMap::new();
     for operation in &history.operations {
-        let (value, delayed) = match operation.what {
-            What::Send { value, .. } => (value, false),
-            // That it comes in the end is another checker's question.
-            What::SendDelayed { value, .. } => (value, true),
-            _ => continue,
-        };
+        // Whoever wanted to roll it back was told that it is committed.
+        if let What::End { value, commit: false, .. } = operation.what
+            && matches!(operation.answer(), Some(Answer::Decided { committed: true }))
+        {
+            acked.insert(value);
+            possible.insert(value);
+        }
+        // That it comes in the end is another checker's question.
+        let delayed = matches!(operation.what, What::SendDelayed { .. });
+        let Some(value) = operation.what.shows() else { continue };
         attempted.entry(value).or_insert(operation.invoked);
         match operation.outcome {
+            // Refused with the fact: it was rolled back before.
+            Outcome::Ok(Answer::Decided { .. } | Answer::NoTransaction) => {}
             Outcome::Ok(_) => {
                 if !delayed {
                     acked.insert(value);
@@ -162,7 +168,7 @@ fn places(history: &History) -> BTreeMap<Value, Place> {
     let mut places = BTreeMap::new();
     for operation in &history.operations {
         match (&operation.what, operation.answer()) {
-            (What::Send { value, .. }, Some(Answer::Sent(place))) => {
+            (What::Send { value, .. } | What::End { value, .. }, Some(Answer::Sent(place))) => {
                 places.insert(*value, *place);
             }
             (What::Receive { .. }, Some(Answer::Received(deliveries))) => {

@@ -40,6 +40,30 @@ impl Scene {
         self.call(1, what, during, Outcome::Unknown("?".to_owned()))
     }
 
+    pub(super) fn prepared(self, count: u32, id: &str, during: (u64, u64)) -> Self {
+        let what = What::Prepare { topic: 0, value: value(count) };
+        self.call(1, what, during, Outcome::Ok(Answer::Prepared(id.to_owned())))
+    }
+
+    pub(super) fn ended(
+        self,
+        count: u32,
+        commit: bool,
+        during: (u64, u64),
+        outcome: Outcome,
+    ) -> Self {
+        self.call(1, What::End { topic: 0, value: value(count), commit }, during, outcome)
+    }
+
+    pub(super) fn committed(self, count: u32, offset: u64, during: (u64, u64)) -> Self {
+        self.ended(count, true, during, Outcome::Ok(Answer::Sent(place(offset))))
+    }
+
+    pub(super) fn asked(self, count: Option<u32>, during: (u64, u64)) -> Self {
+        let answer = Answer::Asked(count.map(value));
+        self.call(4, What::Listen { topic: 0 }, during, Outcome::Ok(answer))
+    }
+
     /// Group 0 gets values with their offsets, for a second each.
     pub(super) fn received(
         self,

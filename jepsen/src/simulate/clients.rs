@@ -4,6 +4,7 @@
 mod consumer;
 mod delayer;
 pub(super) mod producer;
+mod transactor;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -41,6 +42,8 @@ pub(crate) struct Workload {
     pub(crate) queues: u32,
     pub(crate) groups: u32,
     pub(crate) producers: u32,
+    /// Clients that send transactional messages, to a topic of its own behind the others.
+    pub(crate) transactors: u32,
     pub(crate) consumers_per_group: u32,
     /// The longest pause between two sends of one producer.
     pub(crate) send_pause_millis: u64,
@@ -55,13 +58,22 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    pub(crate) fn delayed_topic(&self) -> u32 {
-        self.topics
+    /// Topics are made in this order: normal ones, then the one for transactions, then the one for
+    /// delayed messages.
+    pub(crate) fn all_topics(&self) -> u32 {
+        self.delayed_topic() + u32::from(self.delayers > 0)
     }
 
-    /// All topics that are consumed.
-    pub(crate) fn all_topics(&self) -> u32 {
-        self.topics + 1
+    pub(crate) fn delayed_topic(&self) -> u32 {
+        self.topics + u32::from(self.transactors > 0)
+    }
+
+    fn kind(&self, topic: u32) -> MessageKind {
+        match topic {
+            topic if topic < self.topics => MessageKind::Normal,
+            topic if topic == self.delayed_topic() => MessageKind::Delay,
+            _ => MessageKind::Transaction,
+        }
     }
 }
 
@@ -172,6 +184,14 @@ impl Clients {
         for delayer in 0..workload.delayers {
             tokio::spawn(delayer::run(self.clone(), delayer));
         }
+        let transactional = workload.topics;
+        for transactor in 0..workload.transactors {
+            tokio::spawn(transactor::run(self.clone(), transactional, transactor));
+            tokio::spawn(transactor::answer(self.clone(), transactional, transactor));
+        }
+        if workload.transactors > 0 {
+            tokio::spawn(transactor::operate(self.clone(), transactional));
+        }
         let consumers = workload.groups * workload.consumers_per_group;
         for consumer in 0..consumers {
             tokio::spawn(consumer::run(self.clone(), consumer, consumer % workload.groups));
@@ -200,14 +220,15 @@ impl Clients {
                 sleep(Duration::from_millis(100)).await;
             }
         }
-        for topic in 0..self.0.workload.all_topics() {
+        let all = self.0.workload.all_topics();
+        for topic in 0..all {
             while !self.create_topic(&random, client, topic).await {
                 sleep(Duration::from_millis(100)).await;
             }
         }
         loop {
             sleep(Duration::from_millis(random.between(50, 1000))).await;
-            let topic = u32::try_from(random.between(0, self.0.workload.all_topics().into()));
+            let topic = u32::try_from(random.between(0, all.into()));
             self.look(&random, client, topic.unwrap_or_default()).await;
         }
     }
@@ -229,11 +250,7 @@ impl Clients {
         let new = NewTopic {
             name: topic_name(topic),
             queues: self.0.workload.queues,
-            kinds: vec![if topic == self.0.workload.delayed_topic() {
-                MessageKind::Delay
-            } else {
-                MessageKind::Normal
-            }],
+            kinds: vec![self.0.workload.kind(topic)],
             keep: None,
             broker_groups: Vec::new(),
         };

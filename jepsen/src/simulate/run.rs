@@ -25,7 +25,9 @@ use super::world::World;
 use super::{ambient, panics};
 use crate::checkers::deliveries::Clocks;
 use crate::checkers::queue::Drain;
-use crate::checkers::{Findings, Violation, deliveries, log, queue, replicas, timers};
+use crate::checkers::{
+    Findings, Violation, deliveries, log, queue, replicas, timers, transactions,
+};
 use crate::history::{Answer, History, Outcome};
 
 const SECOND: Micros = 1_000_000;
@@ -379,6 +381,7 @@ fn set_up(
         queues: u32::try_from(shape.between(1, 5)).unwrap_or(1),
         groups: 2,
         producers: 3,
+        transactors: 2,
         consumers_per_group: 2,
         send_pause_millis: *shape.pick(&[20, 60, 200]),
         body_max: *shape.pick(&[40, 400, 2_000]),
@@ -490,6 +493,7 @@ fn tell(
     let all: &[u32] = if run.clients.is_tagged() { &[0] } else { &[0, 1] };
     findings.merge(queue::check(&history, all, drain, &run.gone));
     findings.merge(log::check(&history));
+    findings.merge(transactions::check(&history));
     findings.merge(deliveries::check(&history, Clocks { disturbed }));
     findings.merge(timers::check(&history, all, (drain, disturbed), &run.gone));
     findings.violations.extend(run.watch.raft.violations.iter().cloned());
@@ -509,13 +513,16 @@ fn tell(
 /// A run that did too little proves nothing.
 fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findings) {
     let mut good: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let kinds = ["sends", "receives", "looks", "delayed sends"];
+    let kinds = ["sends", "receives", "looks", "delayed sends", "half messages"];
     for operation in &history.operations {
         let kind = match &operation.outcome {
             Outcome::Ok(Answer::Sent(_)) => "sends",
             Outcome::Ok(Answer::Received(messages)) if messages.is_empty() => "empty receives",
             Outcome::Ok(Answer::Received(_)) => "receives",
             Outcome::Ok(Answer::Bounds(_)) => "looks",
+            Outcome::Ok(Answer::Prepared(_)) => "half messages",
+            Outcome::Ok(Answer::Decided { .. } | Answer::NoTransaction) => "decided otherwise",
+            Outcome::Ok(Answer::Asked(_)) => "listens",
             Outcome::Ok(Answer::Done) => "others",
             Outcome::Ok(Answer::Scheduled(_)) => "delayed sends",
             Outcome::Ok(Answer::Ended(_)) => "recalls",

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 
 use super::{Coded, CommandError, Reader, Writer};
-use crate::command::{CheckedOut, DeliveryOutcome, Granted, Published, Refusal, Reply, Scheduled};
+use crate::command::{
+    CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Refusal, Reply, Scheduled,
+};
 
 /// The first byte of every reply.
 const REPLY_VERSION: u8 = 1;
@@ -20,6 +22,9 @@ const AUDITED: u8 = 8;
 const REFUSED: u8 = 9;
 const SCHEDULED: u8 = 30;
 const TIMER: u8 = 31;
+const PREPARED: u8 = 40;
+const ENDED: u8 = 41;
+const CHECKED: u8 = 42;
 
 // Kinds of delivery outcomes, under the same rule.
 const OUTCOME_CHECKED_OUT: u8 = 1;
@@ -37,6 +42,9 @@ const NO_MARK: u8 = 6;
 const UNDER_WAY: u8 = 7;
 const MOVED_FULL: u8 = 8;
 const DELAYED_FULL: u8 = 30;
+const NO_TRANSACTION: u8 = 40;
+const DECIDED: u8 = 41;
+const HALVES_FULL: u8 = 42;
 
 pub(in crate::command) fn encode(reply: &Reply) -> Bytes {
     let mut writer = Writer::new();
@@ -88,6 +96,18 @@ impl Coded for Reply {
                 writer.kind(AUDITED, index);
                 writer.u64(*state_hash);
             }
+            Self::Prepared(prepared) => {
+                writer.u8(PREPARED);
+                writer.list(prepared, |w, one| one.write(w));
+            }
+            Self::Ended { decided, repeated } => {
+                writer.kind(ENDED, decided);
+                writer.bool(*repeated);
+            }
+            Self::Checked { counted } => {
+                writer.u8(CHECKED);
+                writer.u32(*counted);
+            }
             Self::Refused(refusal) => writer.kind(REFUSED, refusal),
             Self::Scheduled(scheduled) => {
                 writer.u8(SCHEDULED);
@@ -107,6 +127,9 @@ impl Coded for Reply {
             SUBSCRIBED => Self::Subscribed { version: reader.u32()? },
             TICKED => Self::Ticked { fired: reader.u32()? },
             AUDITED => Self::Audited { index: reader.get()?, state_hash: reader.u64()? },
+            PREPARED => Self::Prepared(reader.list(Prepared::read)?),
+            ENDED => Self::Ended { decided: reader.get()?, repeated: reader.bool()? },
+            CHECKED => Self::Checked { counted: reader.u32()? },
             REFUSED => Self::Refused(reader.get()?),
             SCHEDULED => Self::Scheduled(reader.list(Scheduled::read)?),
             TIMER => Self::Timer(reader.get()?),
@@ -130,6 +153,17 @@ impl Coded for Published {
             visible: reader.get()?,
             repeated: reader.bool()?,
         })
+    }
+}
+
+impl Coded for Prepared {
+    fn write(&self, writer: &mut Writer) {
+        self.at.write(writer);
+        writer.bool(self.repeated);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { at: reader.get()?, repeated: reader.bool()? })
     }
 }
 
@@ -219,6 +253,13 @@ impl Coded for Refusal {
                 writer.u64(*bytes);
                 writer.u64(*limit);
             }
+            Self::NoTransaction { at } => writer.kind(NO_TRANSACTION, at),
+            Self::Decided { decided } => writer.kind(DECIDED, decided),
+            Self::HalvesFull { bytes, limit } => {
+                writer.u8(HALVES_FULL);
+                writer.u64(*bytes);
+                writer.u64(*limit);
+            }
         }
     }
 
@@ -235,6 +276,9 @@ impl Coded for Refusal {
             UNDER_WAY => Self::UnderWay { mark: reader.get()?, count: reader.u64()? },
             MOVED_FULL => Self::MovedFull { bytes: reader.u64()?, limit: reader.u64()? },
             DELAYED_FULL => Self::DelayedFull { bytes: reader.u64()?, limit: reader.u64()? },
+            NO_TRANSACTION => Self::NoTransaction { at: reader.get()? },
+            DECIDED => Self::Decided { decided: reader.get()? },
+            HALVES_FULL => Self::HalvesFull { bytes: reader.u64()?, limit: reader.u64()? },
             found => return Err(CommandError::Kind { what: "the kind of a refusal", found }),
         })
     }

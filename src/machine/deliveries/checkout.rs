@@ -2,7 +2,7 @@
 
 use super::checkouts::Record;
 use super::queue::{Pending, Phase, QueueDeliveries, Standing};
-use super::{Deliveries, Key};
+use super::{Deliveries, Holder, Key};
 use crate::base::{CheckoutId, Mutant, QueueId, QueueOffset, UtcMillis};
 use crate::command::{CheckedOut, Checkout, Grant, Granted, Skip};
 use crate::machine::limits::PENDING_MAX;
@@ -129,7 +129,7 @@ impl Deliveries {
             }
             Standing::Fresh | Standing::Free if room && deliveries.take(offset.get()) => {
                 self.pending_total += 1;
-                self.references.hold(grant.unit.position, key);
+                self.references.hold(grant.unit.position, Holder::Delivery(key));
                 (grant.unit, 1)
             }
             Standing::Fresh | Standing::Free | Standing::Done => return None,

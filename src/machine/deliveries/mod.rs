@@ -23,7 +23,6 @@ use std::collections::BTreeMap;
 use self::checkouts::Checkouts;
 use self::due::Due;
 use self::queue::{Pending, Phase, QueueDeliveries};
-use self::references::References;
 use super::codec::{read_rows, require, write_rows};
 use super::effect::ReadyCounts;
 use super::error::SectionError;
@@ -32,6 +31,7 @@ use crate::command::{Handle, Reader, Writer};
 
 pub(super) use self::checkout::Bounds;
 pub(super) use self::expire::Starts;
+pub(super) use self::references::{Holder, References, UnitAt};
 pub use self::views::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
 
 /// A message as a group sees it.
@@ -182,7 +182,7 @@ impl Deliveries {
             for (queue, offset, pending) in all {
                 *pending_total -= 1;
                 let key = Key { group, topic, queue, offset: QueueOffset::new(offset) };
-                references.release(pending.unit.position, key);
+                references.release(pending.unit.position, Holder::Delivery(key));
                 if pending.phase != Phase::Ready {
                     let removed = due.remove(pending.due, pending.sequence);
                     assert!(removed.is_some(), "every hidden message has its deadline");
@@ -241,7 +241,7 @@ impl Deliveries {
         self.pending_total += deliveries.pending.len();
         for (offset, pending) in &deliveries.pending {
             let key = Key { group, topic, queue, offset: QueueOffset::new(*offset) };
-            self.references.hold(pending.unit.position, key);
+            self.references.hold(pending.unit.position, Holder::Delivery(key));
             if pending.phase.is_live() {
                 self.checkouts.restore_item(pending.checkout, key)?;
             }
@@ -263,12 +263,18 @@ impl Deliveries {
         self.references.write(writer);
     }
 
+    /// Who else needs records says so here.
+    pub(super) fn references_mut(&mut self) -> &mut References {
+        &mut self.references
+    }
+
     /// Whether the indexes say what the queues say. `bounds` knows each queue's least offset and
-    /// its end, `front` where the log starts.
+    /// its end, `front` where the log starts, `others` how many others hold records.
     pub(super) fn check(
         &self,
         bounds: impl Fn(TopicId, QueueId) -> Option<(QueueOffset, QueueOffset)>,
         front: LogPosition,
+        others: usize,
     ) -> Result<(), SectionError> {
         let (mut pending_total, mut hidden, mut live) = (0, 0, 0);
         for ((group, topic), queues) in &self.pairs {
@@ -291,7 +297,7 @@ impl Deliveries {
                     hidden += usize::from(!ready);
                     let offset = QueueOffset::new(*offset);
                     let key = Key { group: *group, topic: *topic, queue: *queue, offset };
-                    let holds = self.references.holds(pending.unit.position, key);
+                    let holds = self.references.holds(pending.unit.position, Holder::Delivery(key));
                     require(holds, "pending without a record")?;
                     let due = self.due.contains(pending.due, pending.sequence);
                     require(ready || due, "a deadline is missing")?;
@@ -302,7 +308,7 @@ impl Deliveries {
                 }
             }
         }
-        require(self.references.len() == pending_total, "a record held for nothing")?;
+        require(self.references.len() == pending_total + others, "a record held for nothing")?;
         require(self.is_needed_before(front) == 0, "a record before the start of the log")?;
         require(hidden == self.due.len(), "a deadline of nothing")?;
         require(live == self.checkouts.items(), "a checkout of nothing")?;

@@ -1,7 +1,7 @@
 //! What becomes of a delivery: acknowledged, held, renewed, released, returned.
 
 use super::queue::{Phase, Standing};
-use super::{Deliveries, Key};
+use super::{Deliveries, Holder, Key};
 use crate::base::{Millis, UtcMillis};
 use crate::command::{Ack, DeliveryOutcome, Hold, Release, Renew, Return};
 use crate::machine::effect::ReadyCounts;
@@ -16,7 +16,7 @@ impl Deliveries {
             let removed = self.due.remove(pending.due, pending.sequence);
             assert_eq!(removed, Some(key), "every hidden message has its deadline");
             self.queue_mut(key).pending.remove(&key.offset.get());
-            self.references.release(pending.unit.position, key);
+            self.references.release(pending.unit.position, Holder::Delivery(key));
             self.pending_total -= 1;
             return DeliveryOutcome::Done;
         }
