@@ -117,7 +117,7 @@ impl Scene {
     }
 
     /// A recall and what it was told.
-    pub(super) fn ended(self, count: u32, ending: Ending, during: (u64, u64)) -> Self {
+    pub(super) fn told(self, count: u32, ending: Ending, during: (u64, u64)) -> Self {
         let what = What::Recall { topic: 0, value: value(count) };
         self.call(1, what, during, Outcome::Ok(Answer::Ended(ending)))
     }

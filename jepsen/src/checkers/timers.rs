@@ -191,9 +191,9 @@ mod tests {
             .delayed(1, 100, "a", (0, 5))
             .delayed(1, 100, "a", (6, 9))
             .delayed(2, 300, "b", (0, 5))
-            .ended(2, Ending::Recalled, (290, 310))
+            .told(2, Ending::Recalled, (290, 310))
             .received(&[(1, 0)], 1, (90, 101))
-            .ended(1, Ending::AlreadyFired, (120, 130));
+            .told(1, Ending::AlreadyFired, (120, 130));
         let findings = look(&scene);
         assert_eq!(findings.verdict(), Verdict::True, "{findings:?}");
         assert_eq!((findings.counts["delayed"], findings.counts["recalled"]), (2, 1));
@@ -228,13 +228,13 @@ mod tests {
     fn a_recalled_message_that_comes_is_seen() {
         let scene = Scene::default()
             .delayed(1, 10, "a", (0, 5))
-            .ended(1, Ending::Recalled, (6, 9))
+            .told(1, Ending::Recalled, (6, 9))
             .received(&[(1, 0)], 1, (50, 60));
         assert_eq!(checks(&look(&scene)), ["recalled-delivered"]);
         let both = Scene::default()
             .delayed(1, 10, "a", (0, 5))
-            .ended(1, Ending::Recalled, (6, 9))
-            .ended(1, Ending::AlreadyFired, (20, 30));
+            .told(1, Ending::Recalled, (6, 9))
+            .told(1, Ending::AlreadyFired, (20, 30));
         assert_eq!(checks(&look(&both)), ["recall-differs"]);
     }
 
@@ -247,11 +247,11 @@ mod tests {
         let gone = Gone { expired: BTreeMap::from([(0, 1)]), ..Gone::default() };
         let taken = check(&lost.history, &[0], (Drain::Complete, false), &gone);
         assert_eq!(taken.verdict(), Verdict::True);
-        let fired = Scene::default().ended(1, Ending::AlreadyFired, (20, 30));
+        let fired = Scene::default().told(1, Ending::AlreadyFired, (20, 30));
         assert_eq!(checks(&look(&fired)), ["delayed-lost"]);
         let nowhere = Scene::default()
             .delayed(1, 10, "a", (0, 5))
-            .ended(1, Ending::NotFound, (6, 9))
+            .told(1, Ending::NotFound, (6, 9))
             .received(&[(1, 0)], 1, (50, 60));
         assert_eq!(checks(&look(&nowhere)), ["recall-lost"]);
     }
