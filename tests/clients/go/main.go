@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ const (
 	batch           = 32
 	poll            = 2 * time.Second
 	pauseAfterError = 100 * time.Millisecond
+	later           = time.Second
 )
 
 var config struct {
@@ -32,6 +34,10 @@ var config struct {
 	StartMs     int64  `json:"start_ms"`
 	InvisibleMs int64  `json:"invisible_ms"`
 	HideMs      int64  `json:"hide_ms"`
+	Lines       int    `json:"lines"`
+	DelayMs     int64  `json:"delay_ms"`
+	Outcomes    string `json:"outcomes"`
+	Gate        string `json:"gate"`
 }
 
 type fields map[string]any
@@ -117,7 +123,16 @@ func clientConfig() *rmq.Config {
 	}
 }
 
-func messageOf(number int) *rmq.Message {
+func waitForGate() {
+	for config.Gate != "" && !stopped() {
+		if _, err := os.Stat(config.Gate); err == nil {
+			return
+		}
+		pause(20 * time.Millisecond)
+	}
+}
+
+func messageOf(number int, later time.Duration) *rmq.Message {
 	body := make([]byte, 1+number*37%1024)
 	for i := range body {
 		body[i] = byte(number*31 + i*7)
@@ -128,6 +143,12 @@ func messageOf(number int) *rmq.Message {
 	message.AddProperty("number", strconv.Itoa(number))
 	message.AddProperty("town", "Zürich 東京")
 	message.AddProperty("a=b", " spaced; \"quoted\" \\ ")
+	if config.Lines > 0 {
+		message.SetMessageGroup(fmt.Sprintf("line-%d", number%config.Lines))
+	}
+	if config.DelayMs > 0 {
+		message.SetDelayTimestamp(time.Now().Add(millis(config.DelayMs) + later))
+	}
 	return message
 }
 
@@ -145,25 +166,139 @@ func noteReceived(message *rmq.MessageView, askedMs int64) {
 	})
 }
 
+func noteSent(receipt *rmq.SendReceipt, message *rmq.Message, number int, from int64) {
+	var due int64
+	if at := message.GetDeliveryTimestamp(); at != nil {
+		due = at.UnixMilli()
+	}
+	note("sent", fields{"id": receipt.MessageID, "number": number, "from_ms": from, "due_ms": due})
+}
+
+func newProducer(options ...rmq.ProducerOption) rmq.Producer {
+	options = append(options, rmq.WithTopics(config.Topic))
+	return start(func() (client, error) {
+		return rmq.NewProducer(clientConfig(), options...)
+	}).(rmq.Producer)
+}
+
 func send() client {
-	made := start(func() (client, error) {
-		return rmq.NewProducer(clientConfig(), rmq.WithTopics(config.Topic))
-	})
-	producer := made.(rmq.Producer)
+	producer := newProducer()
 	for number := 0; !stopped() && (config.Count == 0 || number < config.Count); number++ {
-		from := nowMs()
-		receipts, err := producer.Send(context.Background(), messageOf(number))
+		message, from := messageOf(number, 0), nowMs()
+		receipts, err := producer.Send(context.Background(), message)
 		if err != nil {
 			noteError("send", err, fields{"number": number, "from_ms": from})
 			pause(pauseAfterError)
 		} else {
-			note("sent", fields{"id": receipts[0].MessageID, "number": number, "from_ms": from})
+			noteSent(receipts[0], message, number, from)
 		}
 		if config.PaceMs > 0 {
 			pause(millis(config.PaceMs))
 		}
 	}
-	return made
+	return producer
+}
+
+// Until it is answered OK, as an application would.
+func insist(what string, id string, call func() error) {
+	for !stopped() {
+		err := call()
+		if err == nil {
+			return
+		}
+		noteError(what, err, fields{"id": id})
+		pause(pauseAfterError)
+	}
+}
+
+var resolutions = map[string]rmq.TransactionResolution{
+	"commit": rmq.COMMIT, "rollback": rmq.ROLLBACK, "unknown": rmq.UNKNOWN,
+}
+
+type half struct {
+	id          string
+	transaction rmq.Transaction
+	outcome     string
+}
+
+func transact() client {
+	var decided sync.Map
+	checker := &rmq.TransactionChecker{Check: func(message *rmq.MessageView) rmq.TransactionResolution {
+		said := "unknown"
+		if outcome, ok := decided.Load(message.GetMessageId()); ok {
+			said = outcome.(string)
+		}
+		note("asked", fields{"id": message.GetMessageId(), "said": said})
+		return resolutions[said]
+	}}
+	producer := newProducer(rmq.WithTransactionChecker(checker))
+	var halves []half
+	for number, outcome := range strings.Fields(config.Outcomes) {
+		transaction, message, from := producer.BeginTransaction(), messageOf(number, 0), nowMs()
+		receipts, err := producer.SendWithTransaction(context.Background(), message, transaction)
+		if err != nil {
+			fail("send", err)
+		}
+		halves = append(halves, half{receipts[0].MessageID, transaction, outcome})
+		noteSent(receipts[0], message, number, from)
+	}
+	waitForGate()
+	for _, half := range halves {
+		if half.outcome == "open" {
+			decided.Store(half.id, "commit")
+			continue
+		}
+		decided.Store(half.id, half.outcome)
+		insist("end", half.id, func() error {
+			end := half.transaction.Commit
+			if half.outcome == "rollback" {
+				end = half.transaction.RollBack
+			}
+			err := end()
+			if err == nil {
+				note("ended", fields{"id": half.id})
+			}
+			return err
+		})
+	}
+	<-stopping
+	return producer
+}
+
+func recall() client {
+	producer := newProducer()
+	var receipts []*rmq.SendReceipt
+	for number := 0; number <= config.Count; number++ {
+		message, from := messageOf(number, 0), nowMs()
+		if number == config.Count {
+			message = messageOf(number, later)
+		}
+		sent, err := producer.Send(context.Background(), message)
+		if err != nil {
+			fail("send", err)
+		}
+		receipts = append(receipts, sent[0])
+		noteSent(sent[0], message, number, from)
+	}
+	waitForGate()
+	recallIt := func(receipt *rmq.SendReceipt, attempt int) error {
+		id, err := producer.Recall(context.Background(), config.Topic, receipt.RecallHandle)
+		if err == nil {
+			note("recalled", fields{"id": id, "attempt": attempt})
+		}
+		return err
+	}
+	for _, receipt := range receipts[:config.Count] {
+		for attempt := 1; attempt <= 2; attempt++ {
+			insist("recall", receipt.MessageID, func() error { return recallIt(receipt, attempt) })
+		}
+	}
+	<-stopping
+	last := receipts[config.Count]
+	if err := recallIt(last, 1); err != nil {
+		noteError("late", err, fields{"id": last.MessageID})
+	}
+	return producer
 }
 
 func subscription() map[string]*rmq.FilterExpression {
@@ -263,6 +398,7 @@ func main() {
 	rmq.EnableSsl = config.TLS
 	commands := map[string]func() client{
 		"send": send, "simple": simple, "push": push, "invisible": invisible,
+		"transact": transact, "recall": recall,
 	}
 	if err := commands[os.Args[1]]().GracefulStop(); err != nil {
 		noteError("stop", err, nil)

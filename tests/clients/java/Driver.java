@@ -1,12 +1,16 @@
 import com.google.gson.Gson;
 import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
@@ -16,14 +20,20 @@ import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
+import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.ProducerBuilder;
+import org.apache.rocketmq.client.apis.producer.SendReceipt;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /** Drives the official Java client. tests/common/driver.rs tells commands, fields and events. */
 final class Driver {
     private static final int BATCH = 32;
     private static final Duration POLL = Duration.ofSeconds(2);
     private static final long PAUSE_AFTER_ERROR_MS = 100;
+    private static final long LATER_MS = 1000;
 
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final Gson GSON = new Gson();
@@ -41,6 +51,17 @@ final class Driver {
         long start_ms;
         long invisible_ms;
         long hide_ms;
+        int lines;
+        long delay_ms;
+        String outcomes;
+        String gate;
+    }
+
+    private record Half(String id, Transaction transaction, String outcome) {
+    }
+
+    private interface Call {
+        void call() throws Exception;
     }
 
     private interface Starting<C> {
@@ -64,7 +85,9 @@ final class Driver {
             "send", Driver::send,
             "simple", Driver::simple,
             "push", Driver::push,
-            "invisible", Driver::invisible);
+            "invisible", Driver::invisible,
+            "transact", Driver::transact,
+            "recall", Driver::recall);
         AutoCloseable client = commands.get(words[0]).run();
         try {
             client.close();
@@ -145,20 +168,33 @@ final class Driver {
         return Collections.singletonMap(config.topic, FilterExpression.SUB_ALL);
     }
 
-    private static Message messageOf(int number) {
+    private static void waitForGate() throws InterruptedException {
+        while (!config.gate.isEmpty() && !Files.exists(Path.of(config.gate)) && !stopped()) {
+            pause(20);
+        }
+    }
+
+    private static Message messageOf(int number, long laterMs) {
         byte[] body = new byte[1 + number * 37 % 1024];
         for (int i = 0; i < body.length; i++) {
             body[i] = (byte) (number * 31 + i * 7);
         }
-        return PROVIDER.newMessageBuilder()
+        MessageBuilder message = PROVIDER.newMessageBuilder()
             .setTopic(config.topic)
             .setBody(body)
             .setTag("tag-" + number % 5)
             .setKeys("key-" + number, "ten-" + number / 10)
             .addProperty("number", String.valueOf(number))
             .addProperty("town", "Z\u00fcrich \u6771\u4eac")
-            .addProperty("a=b", " spaced; \"quoted\" \\ ")
-            .build();
+            .addProperty("a=b", " spaced; \"quoted\" \\ ");
+        if (config.lines > 0) {
+            message.setMessageGroup("line-" + number % config.lines);
+        }
+        if (config.delay_ms > 0) {
+            long due = System.currentTimeMillis() + config.delay_ms + laterMs;
+            message.setDeliveryTimestamp(due);
+        }
+        return message.build();
     }
 
     private static void noteReceived(MessageView message, long askedMs) {
@@ -178,21 +214,120 @@ final class Driver {
         note("received", line);
     }
 
-    private static AutoCloseable send() throws Exception {
-        Producer producer = start(() -> PROVIDER.newProducerBuilder()
+    private static ProducerBuilder producerBuilder() {
+        return PROVIDER.newProducerBuilder()
             .setClientConfiguration(configuration())
-            .setTopics(config.topic)
-            .build());
+            .setTopics(config.topic);
+    }
+
+    private static void noteSent(SendReceipt receipt, Message message, int number, long from) {
+        String id = receipt.getMessageId().toString();
+        long due = message.getDeliveryTimestamp().orElse(0L);
+        note("sent", Map.of("id", id, "number", number, "from_ms", from, "due_ms", due));
+    }
+
+    private static AutoCloseable send() throws Exception {
+        Producer producer = start(() -> producerBuilder().build());
         for (int n = 0; !stopped() && (config.count == 0 || n < config.count); n++) {
             long from = System.currentTimeMillis();
             try {
-                String id = producer.send(messageOf(n)).getMessageId().toString();
-                note("sent", Map.of("id", id, "number", n, "from_ms", from));
+                Message message = messageOf(n, 0);
+                noteSent(producer.send(message), message, n, from);
             } catch (Exception error) {
                 noteError("send", error, Map.of("number", n, "from_ms", from));
                 pause(PAUSE_AFTER_ERROR_MS);
             }
             pause(config.pace_ms);
+        }
+        return producer;
+    }
+
+    /** Until it is answered OK, as an application would. */
+    private static void insist(String what, String id, Call call) throws InterruptedException {
+        while (!stopped()) {
+            try {
+                call.call();
+                return;
+            } catch (Exception error) {
+                noteError(what, error, Map.of("id", id));
+                pause(PAUSE_AFTER_ERROR_MS);
+            }
+        }
+    }
+
+    private static TransactionResolution resolution(String outcome) {
+        return switch (outcome) {
+            case "commit" -> TransactionResolution.COMMIT;
+            case "rollback" -> TransactionResolution.ROLLBACK;
+            default -> TransactionResolution.UNKNOWN;
+        };
+    }
+
+    private static AutoCloseable transact() throws Exception {
+        Map<String, String> decided = new ConcurrentHashMap<>();
+        Producer producer = start(() -> producerBuilder().setTransactionChecker(message -> {
+            String id = message.getMessageId().toString();
+            String said = decided.getOrDefault(id, "unknown");
+            note("asked", Map.of("id", id, "said", said));
+            return resolution(said);
+        }).build());
+        List<Half> halves = new ArrayList<>();
+        for (String outcome : config.outcomes.split(" ")) {
+            long from = System.currentTimeMillis();
+            Transaction transaction = producer.beginTransaction();
+            Message message = messageOf(halves.size(), 0);
+            SendReceipt receipt = producer.send(message, transaction);
+            noteSent(receipt, message, halves.size(), from);
+            halves.add(new Half(receipt.getMessageId().toString(), transaction, outcome));
+        }
+        waitForGate();
+        for (Half half : halves) {
+            boolean open = half.outcome.equals("open");
+            decided.put(half.id, open ? "commit" : half.outcome);
+            if (open) {
+                continue;
+            }
+            insist("end", half.id, () -> {
+                if (half.outcome.equals("commit")) {
+                    half.transaction.commit();
+                } else {
+                    half.transaction.rollback();
+                }
+                note("ended", Map.of("id", half.id));
+            });
+        }
+        STOPPING.await();
+        return producer;
+    }
+
+    private static void recallIt(Producer producer, SendReceipt receipt, int attempt)
+        throws ClientException {
+        String handle = receipt.getRecallHandle();
+        String id = producer.recallMessage(config.topic, handle).getMessageId().toString();
+        note("recalled", Map.of("id", id, "attempt", attempt));
+    }
+
+    private static AutoCloseable recall() throws Exception {
+        Producer producer = start(() -> producerBuilder().build());
+        List<SendReceipt> receipts = new ArrayList<>();
+        for (int number = 0; number <= config.count; number++) {
+            long from = System.currentTimeMillis();
+            Message message = messageOf(number, number == config.count ? LATER_MS : 0);
+            receipts.add(producer.send(message));
+            noteSent(receipts.get(number), message, number, from);
+        }
+        waitForGate();
+        for (SendReceipt receipt : receipts.subList(0, config.count)) {
+            String id = receipt.getMessageId().toString();
+            insist("recall", id, () -> recallIt(producer, receipt, 1));
+            insist("recall", id, () -> recallIt(producer, receipt, 2));
+        }
+        STOPPING.await();
+        SendReceipt last = receipts.get(config.count);
+        try {
+            recallIt(producer, last, 1);
+        } catch (ClientException error) {
+            noteError("late", error, Map.of("id", last.getMessageId().toString()));
         }
         return producer;
     }

@@ -1,11 +1,23 @@
 // Drives the official Node client. `tests/common/driver.rs` tells commands, fields and events.
 'use strict';
 
+const fs = require('node:fs');
+
 const { ConsumeResult, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+// The package does not say it itself.
+const {
+  TransactionResolution,
+} = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
 const BATCH = 32;
 const POLL_MS = 2000;
 const PAUSE_AFTER_ERROR_MS = 100;
+const LATER_MS = 1000;
+const RESOLUTIONS = {
+  commit: TransactionResolution.COMMIT,
+  rollback: TransactionResolution.ROLLBACK,
+  unknown: TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
+};
 
 const [command, config] = [process.argv[2], JSON.parse(process.argv[3])];
 
@@ -51,7 +63,11 @@ async function start(client) {
   return client;
 }
 
-function messageOf(number) {
+async function waitForGate() {
+  while (config.gate && !fs.existsSync(config.gate) && !stopped) await pause(20);
+}
+
+function messageOf(number, laterMs = 0) {
   const body = Buffer.alloc(1 + number * 37 % 1024);
   for (let i = 0; i < body.length; i++) body[i] = (number * 31 + i * 7) & 255;
   return {
@@ -64,6 +80,8 @@ function messageOf(number) {
       [ 'town', 'Zürich 東京' ],
       [ 'a=b', ' spaced; "quoted" \\ ' ],
     ]),
+    ...config.lines && { messageGroup: `line-${number % config.lines}` },
+    ...config.delay_ms && { deliveryTimestamp: new Date(Date.now() + config.delay_ms + laterMs) },
   };
 }
 
@@ -81,18 +99,95 @@ function noteReceived(message, askedMs) {
   });
 }
 
+function noteSent(receipt, message, number, fromMs) {
+  const dueMs = message.deliveryTimestamp?.getTime() ?? 0;
+  note('sent', { id: receipt.messageId, number, from_ms: fromMs, due_ms: dueMs });
+}
+
 async function send() {
   const producer = await start(new Producer({ ...common, topics: [ config.topic ] }));
   for (let number = 0; !stopped && (config.count === 0 || number < config.count); number++) {
-    const fromMs = Date.now();
+    const [ message, fromMs ] = [ messageOf(number), Date.now() ];
     try {
-      const receipt = await producer.send(messageOf(number));
-      note('sent', { id: receipt.messageId, number, from_ms: fromMs });
+      noteSent(await producer.send(message), message, number, fromMs);
     } catch (error) {
       noteError('send', error, { number, from_ms: fromMs });
       await pause(PAUSE_AFTER_ERROR_MS);
     }
     if (config.pace_ms > 0) await pause(config.pace_ms);
+  }
+  return producer;
+}
+
+/** Until it is answered OK, as an application would. */
+async function insist(what, id, call) {
+  while (!stopped) {
+    try {
+      await call();
+      return;
+    } catch (error) {
+      noteError(what, error, { id });
+      await pause(PAUSE_AFTER_ERROR_MS);
+    }
+  }
+}
+
+async function transact() {
+  const decided = new Map();
+  const checker = {
+    async check(message) {
+      const said = decided.get(message.messageId) ?? 'unknown';
+      note('asked', { id: message.messageId, said });
+      return RESOLUTIONS[said];
+    },
+  };
+  const producer = await start(new Producer({ ...common, topics: [ config.topic ], checker }));
+  const halves = [];
+  for (const [ number, outcome ] of config.outcomes.split(' ').entries()) {
+    const [ transaction, message ] = [ producer.beginTransaction(), messageOf(number) ];
+    const fromMs = Date.now();
+    const receipt = await producer.send(message, transaction);
+    halves.push({ id: receipt.messageId, transaction, outcome });
+    noteSent(receipt, message, number, fromMs);
+  }
+  await waitForGate();
+  for (const { id, transaction, outcome } of halves) {
+    decided.set(id, outcome === 'open' ? 'commit' : outcome);
+    if (outcome === 'open') continue;
+    await insist('end', id, async () => {
+      await transaction[outcome]();
+      note('ended', { id });
+    });
+  }
+  await stopping;
+  return producer;
+}
+
+async function recall() {
+  const producer = await start(new Producer({ ...common, topics: [ config.topic ] }));
+  const receipts = [];
+  for (let number = 0; number <= config.count; number++) {
+    const message = messageOf(number, number === config.count ? LATER_MS : 0);
+    const fromMs = Date.now();
+    const receipt = await producer.send(message);
+    receipts.push(receipt);
+    noteSent(receipt, message, number, fromMs);
+  }
+  await waitForGate();
+  const recallIt = receipt => producer.recallMessage(config.topic, receipt.recallHandle);
+  const last = receipts.pop();
+  for (const receipt of receipts) {
+    for (const attempt of [ 1, 2 ]) {
+      await insist('recall', receipt.messageId, async () => {
+        note('recalled', { id: (await recallIt(receipt)).messageId, attempt });
+      });
+    }
+  }
+  await stopping;
+  try {
+    note('recalled', { id: (await recallIt(last)).messageId, attempt: 1 });
+  } catch (error) {
+    noteError('late', error, { id: last.messageId });
   }
   return producer;
 }
@@ -177,7 +272,7 @@ async function push() {
 }
 
 async function main() {
-  const client = await { send, simple, push, invisible }[command]();
+  const client = await { send, simple, push, invisible, transact, recall }[command]();
   try {
     await client.shutdown();
   } catch (error) {

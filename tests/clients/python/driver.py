@@ -7,11 +7,18 @@ import threading
 import time
 
 from rocketmq import (ClientConfiguration, ConsumeResult, Credentials, FilterExpression, Message,
-                      MessageListener, Producer, PushConsumer, SimpleConsumer)
+                      MessageListener, Producer, PushConsumer, SimpleConsumer, TransactionChecker,
+                      TransactionResolution)
 
 BATCH = 32
 POLL_SECONDS = 2
 PAUSE_AFTER_ERROR_SECONDS = 0.1
+LATER_MS = 1000
+RESOLUTIONS = {
+    "commit": TransactionResolution.COMMIT,
+    "rollback": TransactionResolution.ROLLBACK,
+    "unknown": TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
+}
 
 command, config = sys.argv[1], json.loads(sys.argv[2])
 stop = threading.Event()
@@ -59,7 +66,12 @@ def client_configuration():
     return ClientConfiguration(config["endpoint"], Credentials())
 
 
-def message_of(number):
+def wait_for_gate():
+    while config["gate"] and not os.path.exists(config["gate"]) and not stop.is_set():
+        stop.wait(0.02)
+
+
+def message_of(number, later_ms=0):
     message = Message()
     message.topic = config["topic"]
     message.body = bytes((number * 31 + i * 7) & 255 for i in range(1 + number * 37 % 1024))
@@ -69,6 +81,11 @@ def message_of(number):
     message.add_property("number", str(number))
     message.add_property("town", "Zürich 東京")
     message.add_property("a=b", " spaced; \"quoted\" \\ ")
+    if config["lines"]:
+        message.message_group = f"line-{number % config['lines']}"
+    if config["delay_ms"]:
+        # The client sends whole seconds.
+        message.delivery_timestamp = -(-(now_ms() + config["delay_ms"] + later_ms) // 1000)
     return message
 
 
@@ -86,6 +103,11 @@ def note_received(message, asked_ms):
     )
 
 
+def note_sent(receipt, message, number, from_ms):
+    note("sent", id=receipt.message_id, number=number, from_ms=from_ms,
+         due_ms=(message.delivery_timestamp or 0) * 1000)
+
+
 def send():
     producer = start(Producer(client_configuration(), (config["topic"],), tls_enable=config["tls"]))
     number = 0
@@ -93,12 +115,73 @@ def send():
         message, from_ms = message_of(number), now_ms()
         try:
             receipt = producer.send(message)
-            note("sent", id=receipt.message_id, number=number, from_ms=from_ms)
+            note_sent(receipt, message, number, from_ms)
         except Exception as error:  # noqa: BLE001, what the client lets through is the finding
             note_error("send", error, number=number, from_ms=from_ms)
             stop.wait(PAUSE_AFTER_ERROR_SECONDS)
         number += 1
         stop.wait(config["pace_ms"] / 1000)
+    return producer
+
+
+def insist(what, id, call):
+    """Until it is answered OK, as an application would."""
+    while not stop.is_set():
+        try:
+            call()
+            return
+        except Exception as error:  # noqa: BLE001
+            note_error(what, error, id=id)
+            stop.wait(PAUSE_AFTER_ERROR_SECONDS)
+
+
+def transact():
+    decided = {}
+
+    class Checker(TransactionChecker):
+        def check(self, message):
+            said = decided.get(message.message_id, "unknown")
+            note("asked", id=message.message_id, said=said)
+            return RESOLUTIONS[said]
+
+    producer = start(Producer(client_configuration(), (config["topic"],), checker=Checker(),
+                              tls_enable=config["tls"]))
+    halves = []
+    for number, outcome in enumerate(config["outcomes"].split()):
+        transaction, message, from_ms = producer.begin_transaction(), message_of(number), now_ms()
+        receipt = producer.send(message, transaction)
+        halves.append((receipt.message_id, transaction, outcome))
+        note_sent(receipt, message, number, from_ms)
+    wait_for_gate()
+    for id, transaction, outcome in halves:
+        decided[id] = "commit" if outcome == "open" else outcome
+        if outcome != "open":
+            end = transaction.commit if outcome == "commit" else transaction.rollback
+            insist("end", id, lambda: (end(), note("ended", id=id)))
+    stop.wait()
+    return producer
+
+
+def recall():
+    producer = start(Producer(client_configuration(), (config["topic"],), tls_enable=config["tls"]))
+    receipts = []
+    for number in range(config["count"] + 1):
+        later_ms = LATER_MS if number == config["count"] else 0
+        message, from_ms = message_of(number, later_ms), now_ms()
+        receipts.append(producer.send(message))
+        note_sent(receipts[-1], message, number, from_ms)
+    wait_for_gate()
+    def recall_it(receipt):
+        return producer.recall_message(config["topic"], receipt.recall_handle)
+    for receipt in receipts[:-1]:
+        for attempt in (1, 2):
+            insist("recall", receipt.message_id,
+                   lambda: note("recalled", id=recall_it(receipt), attempt=attempt))
+    stop.wait()
+    try:
+        note("recalled", id=recall_it(receipts[-1]), attempt=1)
+    except Exception as error:  # noqa: BLE001, that it is too late is the finding
+        note_error("late", error, id=receipts[-1].message_id)
     return producer
 
 
@@ -168,7 +251,8 @@ def push():
 
 
 threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
-commands = {"send": send, "simple": simple, "push": push, "invisible": invisible}
+commands = {"send": send, "simple": simple, "push": push, "invisible": invisible,
+            "transact": transact, "recall": recall}
 client = commands[command]()
 try:
     client.shutdown()

@@ -1,16 +1,20 @@
 //! Drives the official Rust client. `tests/common/driver.rs` tells commands, fields and events.
 //!
-//! Version 5.0.0 has no push consumer and cannot change an invisible duration.
+//! Version 5.0.0 has no push consumer, cannot change an invisible duration, and does not tell the
+//! recall handle of a message.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::io::{Read, Write};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rocketmq::conf::{ClientOption, ProducerOption, SimpleConsumerOption};
 use rocketmq::error::ClientError;
 use rocketmq::model::common::{FilterExpression, FilterType};
 use rocketmq::model::message::{Message, MessageBuilder, MessageView};
+use rocketmq::model::transaction::{Transaction, TransactionResolution};
 use rocketmq::{Producer, SimpleConsumer};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -22,7 +26,7 @@ const BATCH: i32 = 32;
 const POLL: Duration = Duration::from_secs(3);
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 struct Config {
     endpoint: String,
     topic: String,
@@ -31,6 +35,10 @@ struct Config {
     pace_ms: u64,
     start_ms: u64,
     invisible_ms: u64,
+    lines: u64,
+    delay_ms: u64,
+    outcomes: String,
+    gate: String,
 }
 
 fn now_ms() -> u64 {
@@ -68,6 +76,7 @@ async fn guarded<T: Send + 'static>(
     }
 }
 
+#[derive(Clone)]
 struct Stop(watch::Receiver<bool>);
 
 impl Stop {
@@ -113,7 +122,12 @@ async fn start<C>(config: &Config, starting: impl Future<Output = Result<C, Clie
     std::process::exit(1);
 }
 
-fn message_of(topic: &str, number: u64) -> Result<impl Message + use<>, ClientError> {
+/// When it is due, 0 for at once, and the message.
+fn message_of(
+    config: &Config,
+    number: u64,
+    transactional: bool,
+) -> (u64, Result<impl Message + use<>, ClientError>) {
     let length = 1 + number * 37 % 1024;
     let body = (0..length).map(|i| (number * 31 + i * 7).to_be_bytes()[7]).collect();
     let properties = [
@@ -121,13 +135,26 @@ fn message_of(topic: &str, number: u64) -> Result<impl Message + use<>, ClientEr
         ("town", "Zürich 東京".to_owned()),
         ("a=b", " spaced; \"quoted\" \\ ".to_owned()),
     ];
-    MessageBuilder::builder()
-        .set_topic(topic)
+    let mut message = MessageBuilder::builder()
+        .set_topic(&config.topic)
         .set_body(body)
         .set_tag(format!("tag-{}", number % 5))
         .set_keys(vec![format!("key-{number}"), format!("ten-{}", number / 10)])
-        .set_properties(properties.into_iter().collect())
-        .build()
+        .set_properties(properties.into_iter().collect());
+    if config.lines > 0 {
+        message = message.set_message_group(format!("line-{}", number % config.lines));
+    }
+    let mut due_ms = 0;
+    if config.delay_ms > 0 {
+        // The client sends whole seconds.
+        let due = (now_ms() + config.delay_ms).div_ceil(1000);
+        message = message.set_delivery_timestamp(i64::try_from(due).expect("seconds fit"));
+        due_ms = due * 1000;
+    }
+    if transactional {
+        message = message.enable_transaction();
+    }
+    (due_ms, message.build())
 }
 
 async fn send(config: &Config, mut stop: Stop) {
@@ -140,13 +167,10 @@ async fn send(config: &Config, mut stop: Stop) {
     let producer = Arc::new(producer.await);
     let mut number = 0;
     while !stop.is_set() && (config.count == 0 || number < config.count) {
-        let (sender, topic, from_ms) = (producer.clone(), config.topic.clone(), now_ms());
-        let sent = guarded(async move { sender.send(message_of(&topic, number)?).await }).await;
-        match sent {
-            Ok(receipt) => {
-                let id = receipt.message_id();
-                note("sent", json!({ "id": id, "number": number, "from_ms": from_ms }));
-            }
+        let (sender, from_ms) = (producer.clone(), now_ms());
+        let (due_ms, message) = message_of(config, number, false);
+        match guarded(async move { sender.send(message?).await }).await {
+            Ok(receipt) => note_sent(receipt.message_id(), number, from_ms, due_ms),
             Err(text) => {
                 note_error("send", &text, json!({ "number": number, "from_ms": from_ms }));
                 stop.pause(PAUSE_AFTER_ERROR).await;
@@ -158,6 +182,92 @@ async fn send(config: &Config, mut stop: Stop) {
     if let Some(producer) = Arc::into_inner(producer) {
         note_stop(producer.shutdown().await);
     }
+}
+
+fn note_sent(id: &str, number: u64, from_ms: u64, due_ms: u64) {
+    let line = json!({ "id": id, "number": number, "from_ms": from_ms, "due_ms": due_ms });
+    note("sent", line);
+}
+
+async fn wait_for_gate(gate: &str, stop: &mut Stop) {
+    while !gate.is_empty() && !Path::new(gate).exists() && !stop.is_set() {
+        stop.pause(Duration::from_millis(20)).await;
+    }
+}
+
+/// What the application has decided, by message id.
+type Decided = Arc<Mutex<HashMap<String, String>>>;
+
+fn check(decided: &Decided, id: &str) -> TransactionResolution {
+    let decided = decided.lock().expect("nobody panics with it");
+    let said = decided.get(id).map_or("unknown", String::as_str);
+    note("asked", json!({ "id": id, "said": said }));
+    match said {
+        "commit" => TransactionResolution::COMMIT,
+        "rollback" => TransactionResolution::ROLLBACK,
+        _ => TransactionResolution::UNKNOWN,
+    }
+}
+
+async fn transact(config: &Config, mut stop: Stop) {
+    let decided = Decided::default();
+    let asked = decided.clone();
+    let producer = start(config, async {
+        let mut option = ProducerOption::default();
+        option.set_topics(vec![config.topic.as_str()]);
+        let checker = move |_, message: MessageView| check(&asked, message.message_id());
+        let checker = Box::new(checker);
+        let option = (option, client_option(config));
+        let mut producer = Producer::new_transaction_producer(option.0, option.1, checker)?;
+        producer.start().await.map(|()| producer)
+    });
+    let producer = Arc::new(producer.await);
+    let mut halves = Vec::new();
+    for (number, outcome) in (0..).zip(config.outcomes.split(' ')) {
+        let (producer, decided, stop) = (producer.clone(), decided.clone(), stop.clone());
+        let (config, outcome) = (config.clone(), outcome.to_owned());
+        let half = transaction(producer, config, number, outcome, decided, stop);
+        halves.push(tokio::spawn(guarded(half)));
+    }
+    for half in halves {
+        // Not to be repeated: an end that failed has taken its transaction with it, so that a check
+        // has to find out.
+        if let Ok(Err(text)) = half.await {
+            note_error("end", &text, json!({}));
+        }
+    }
+    stop.pause(Duration::MAX).await;
+    if let Some(producer) = Arc::into_inner(producer) {
+        note_stop(producer.shutdown().await);
+    }
+}
+
+async fn transaction(
+    producer: Arc<Producer>,
+    config: Config,
+    number: u64,
+    outcome: String,
+    decided: Decided,
+    mut stop: Stop,
+) -> Result<(), ClientError> {
+    let from_ms = now_ms();
+    let (_, message) = message_of(&config, number, true);
+    let transaction = producer.send_transaction_message(message?).await?;
+    let id = transaction.message_id().to_owned();
+    note_sent(&id, number, from_ms, 0);
+    wait_for_gate(&config.gate, &mut stop).await;
+    let open = outcome == "open";
+    let said = if open { "commit" } else { &*outcome };
+    decided.lock().expect("nobody panics with it").insert(id.clone(), said.to_owned());
+    if open {
+        return Ok(());
+    }
+    match &*outcome {
+        "commit" => transaction.commit().await?,
+        _ => transaction.rollback().await?,
+    }
+    note("ended", json!({ "id": id }));
+    Ok(())
 }
 
 fn note_stop(stopped: Result<(), ClientError>) {
@@ -236,6 +346,7 @@ async fn main() {
     match command.as_str() {
         "send" => send(&config, stop).await,
         "simple" => simple(&config, stop).await,
+        "transact" => transact(&config, stop).await,
         other => panic!("this client cannot {other}"),
     }
     note("done", json!({}));
