@@ -67,6 +67,8 @@ enum Proof {
     Speed,
     /// Every official client, ten leader kills each.
     Clients,
+    /// Every kind of message through every official client, a leader kill in each cell.
+    Kinds,
     /// The leader is killed twenty times while our own client sends.
     Failover,
     /// Ten thousand topics: their creation, what they cost, and the start with them.
@@ -156,6 +158,7 @@ fn prove(name: Proof, count: u64) -> Result<Outcome, Failure> {
     match name {
         Proof::Speed => speed::prove(),
         Proof::Clients => stories::prove_clients(),
+        Proof::Kinds => stories::prove_kinds(),
         Proof::Failover => failover::prove(),
         Proof::Topics => topics::prove(),
         Proof::Memory => memory::prove(),

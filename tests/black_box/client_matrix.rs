@@ -8,10 +8,8 @@
 //! (1 unless set), and then one that does not come back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
-use std::io::Write as _;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -24,6 +22,7 @@ use crate::common::driver::{Content, Received, Task, Told};
 use crate::common::driver::{count, errors, received, received_ids, sent, told};
 use crate::common::official::Client;
 use crate::common::script::Script;
+use crate::common::table::{self, FAILED, cell, cell_if};
 use crate::common::until;
 
 const MESSAGES: u64 = 200;
@@ -127,21 +126,6 @@ fn run_stories(client: Client) -> Row {
     row
 }
 
-const FAILED: &str = "FAILED";
-
-/// What a story found, or that it failed: the others are told all the same.
-fn cell(story: impl FnOnce() -> String) -> String {
-    let start = Instant::now();
-    match catch_unwind(AssertUnwindSafe(story)) {
-        Ok(found) => format!("{found} ({:.1} s)", start.elapsed().as_secs_f64()),
-        Err(_) => FAILED.to_owned(),
-    }
-}
-
-fn cell_if(has: bool, otherwise: &str, story: impl FnOnce() -> String) -> String {
-    if has { cell(story) } else { otherwise.to_owned() }
-}
-
 /// Prints the table once it is whole, past the capture of a test's output.
 fn note_row(client: Client, row: Row) {
     let mut table = TABLE.lock().unwrap();
@@ -150,18 +134,9 @@ fn note_row(client: Client, row: Row) {
         return;
     }
     let rows: Vec<_> =
-        [COLUMNS.map(str::to_owned)].into_iter().chain(table.values().cloned()).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap();
-    let mut text = String::from("\n");
-    for row in &rows {
-        let cells: Vec<_> =
-            row.iter().enumerate().map(|(n, cell)| format!("{cell:<0$}", width(n))).collect();
-        writeln!(text, "| {} |", cells.join(" | ")).unwrap();
-    }
-    for why in Client::ALL.iter().filter_map(|client| client.stalls_by_its_own_rules()) {
-        writeln!(text, "{why}.").unwrap();
-    }
-    std::io::stdout().write_all(text.as_bytes()).unwrap();
+        [COLUMNS.map(str::to_owned)].iter().chain(table.values()).map(|row| row.to_vec()).collect();
+    let notes = Client::ALL.iter().filter_map(|client| client.stalls_by_its_own_rules());
+    table::print(&rows, notes);
 }
 
 /// What is sent through any node comes to a consumer behind any node, and both groups have a part.
@@ -195,7 +170,7 @@ struct Stand {
     at: SocketAddr,
 }
 
-type ById = BTreeMap<String, Content>;
+pub(super) type ById = BTreeMap<String, Content>;
 
 /// A load, and a consumer of all that it sends.
 struct Load {
@@ -398,7 +373,7 @@ impl Stand {
 }
 
 /// When it was killed, in milliseconds since 1970.
-fn kill_now(node: &Node) -> u64 {
+pub(super) fn kill_now(node: &Node) -> u64 {
     let at = now_ms();
     kill(node.pid, Signal::KILL);
     at
@@ -423,7 +398,7 @@ fn gap_at(instant: u64, within: u64, oks: &[u64]) -> u64 {
 }
 
 /// How often each text occurs, digits aside: ids and ports differ.
-fn tally(texts: &[String]) -> BTreeMap<String, usize> {
+pub(super) fn tally(texts: &[String]) -> BTreeMap<String, usize> {
     let mut tally = BTreeMap::new();
     for text in texts {
         let plain: String = text.chars().filter(|c| !c.is_ascii_digit()).take(300).collect();
@@ -433,7 +408,7 @@ fn tally(texts: &[String]) -> BTreeMap<String, usize> {
 }
 
 /// Each delivery is of a message that was sent, and equals it.
-fn check_content(got: &[Received], wanted: &ById) {
+pub(super) fn check_content(got: &[Received], wanted: &ById) {
     let mut attempts = BTreeSet::new();
     for got in got {
         let id = &got.id;
@@ -445,7 +420,7 @@ fn check_content(got: &[Received], wanted: &ById) {
 }
 
 /// Nothing comes with a later attempt, or to a question asked after its acknowledgement was OK.
-fn check_no_acked_again(got: &[Received], acked: &BTreeMap<String, Told>) {
+pub(super) fn check_no_acked_again(got: &[Received], acked: &BTreeMap<String, Told>) {
     for got in got {
         let Some(acked) = acked.get(&got.id) else { continue };
         let again = got.attempt > acked.attempt || got.asked_ms > acked.at_ms;

@@ -20,6 +20,7 @@ mod damage;
 mod delayed;
 mod disk_full;
 mod first_start;
+mod kinds_matrix;
 mod limits;
 mod malformed;
 mod membership;

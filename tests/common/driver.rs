@@ -12,15 +12,28 @@
 //! - `push`: a push consumer whose listener always succeeds.
 //! - `invisible`: a simple consumer that receives for `invisible_ms`, gives each message `hide_ms`
 //!   instead, and acknowledges it when it comes again, until `count` are acknowledged.
+//! - `transact`: sends the half of one transaction for each word of `outcomes`, waits until the
+//!   file `gate` exists, and then ends them one after the other: `commit`, `rollback`, or `open`,
+//!   which only its checker commits. Until then the checker does not know. It repeats an end until
+//!   it is answered OK, where the client lets it.
+//! - `recall`: sends `count` messages and one that is due a second later, waits for `gate`, and
+//!   recalls each but the last twice, repeating until it is answered OK. After the end of input it
+//!   tries to recall the last, once.
+//!
+//! With `lines`, message n belongs to the message group `line-(n mod lines)`; with `delay_ms` it is
+//! due so much after it was made.
 //!
 //! Lines have `event` and `at_ms` (since 1970):
 //! - `started`
-//! - `sent`: `id`, `number`, `from_ms`: the client has a receipt.
+//! - `sent`: `id`, `number`, `from_ms`, `due_ms` (0: at once): the client has a receipt.
 //! - `received`: `id`, `attempt`, `asked_ms` (start of the call that brought it), `body` (hex),
 //!   `tag`, `keys` (sorted), `properties`, `corrupted`
 //! - `hidden`, `acked`: `id`, `attempt`: the client was told OK.
-//! - `error`: `what` (`start`, `send`, `receive`, `ack`, `hide`, `stop`) and `text`; with `number`
-//!   and `from_ms` or `id` where it has them.
+//! - `asked`: `id`, `said` (`commit`, `rollback`, `unknown`): the checker was asked.
+//! - `ended`: `id`: the end of its transaction was answered OK.
+//! - `recalled`: `id` as the answer tells it, `attempt`.
+//! - `error`: `what` (`start`, `send`, `receive`, `ack`, `hide`, `end`, `recall`, `late`, `stop`)
+//!   and `text`; with `number` and `from_ms` or `id` where it has them.
 //! - `done`
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +63,11 @@ pub(crate) struct Task<'a> {
     pub(crate) pace_ms: u64,
     pub(crate) invisible_ms: u64,
     pub(crate) hide_ms: u64,
+    pub(crate) lines: u64,
+    pub(crate) delay_ms: u64,
+    pub(crate) outcomes: &'a str,
+    /// What waits for it does not wait without.
+    pub(crate) gate: Option<&'a Path>,
     /// The certificate to trust, for a client that looks at it.
     pub(crate) tls: Option<&'a Path>,
 }
@@ -65,6 +83,10 @@ impl<'a> Task<'a> {
             pace_ms: 0,
             invisible_ms: INVISIBLE_MS,
             hide_ms: 0,
+            lines: 0,
+            delay_ms: 0,
+            outcomes: "",
+            gate: None,
             tls: None,
         }
     }
@@ -84,6 +106,10 @@ impl<'a> Task<'a> {
             "start_ms": START_MS,
             "invisible_ms": self.invisible_ms,
             "hide_ms": self.hide_ms,
+            "lines": self.lines,
+            "delay_ms": self.delay_ms,
+            "outcomes": self.outcomes,
+            "gate": self.gate.map_or("", |gate| gate.to_str().unwrap()),
         });
         let mut command = client.driver(&home);
         if let Some(certificate) = self.tls.filter(|_| client.verifies_tls()) {
@@ -143,6 +169,7 @@ pub(crate) struct Sent {
     pub(crate) id: String,
     pub(crate) number: u64,
     pub(crate) at_ms: u64,
+    pub(crate) due_ms: u64,
 }
 
 /// A delivery.
@@ -185,6 +212,7 @@ pub(crate) fn sent(lines: &[Value]) -> Vec<Sent> {
         id: text(line, "id"),
         number: number(line, "number"),
         at_ms: number(line, "at_ms"),
+        due_ms: number(line, "due_ms"),
     };
     of(lines, "sent").map(read).collect()
 }
@@ -213,6 +241,12 @@ pub(crate) fn told(lines: &[Value], event: &str) -> BTreeMap<String, Told> {
         told.entry(read.id.clone()).or_insert(read);
     }
     told
+}
+
+/// Ids of `asked` with this answer, of `ended` or of `recalled`, as often as they came.
+pub(crate) fn ids(lines: &[Value], event: &str, said: Option<&str>) -> Vec<String> {
+    let lines = of(lines, event).filter(|line| said.is_none_or(|said| line["said"] == said));
+    lines.map(|line| text(line, "id")).collect()
 }
 
 /// The errors of one kind, as the client told them.

@@ -10,6 +10,7 @@ pub(crate) mod python;
 pub(crate) mod raw;
 pub(crate) mod script;
 pub(crate) mod solo;
+pub(crate) mod table;
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};

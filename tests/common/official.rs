@@ -66,6 +66,28 @@ impl Client {
         self != Self::Rust
     }
 
+    /// Whether its receipts tell the recall handle of a message.
+    pub(crate) fn recalls(self) -> bool {
+        self != Self::Rust
+    }
+
+    /// Why it cannot do what the others can.
+    pub(crate) fn lacks(self) -> Option<&'static str> {
+        match self {
+            Self::Rust => Some(
+                "Rust 5.0.0 lacks recall: its receipt leaves out the recall handle, and its \
+                 producer has no call; it also has no push consumer, so a simple one gets the \
+                 ordered messages",
+            ),
+            Self::Python | Self::Node | Self::Java | Self::Go => None,
+        }
+    }
+
+    /// Whether a transaction can be ended again after an attempt that failed.
+    pub(crate) fn repeats_ends(self) -> bool {
+        self != Self::Rust
+    }
+
     /// Python and Node verify the server's certificate; Java and Go trust any.
     pub(crate) fn verifies_tls(self) -> bool {
         matches!(self, Self::Python | Self::Node)

@@ -26,7 +26,7 @@ const BATCH: i32 = 32;
 const POLL: Duration = Duration::from_secs(3);
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
-#[derive(Clone, Deserialize)]
+#[derive(Deserialize)]
 struct Config {
     endpoint: String,
     topic: String,
@@ -76,7 +76,6 @@ async fn guarded<T: Send + 'static>(
     }
 }
 
-#[derive(Clone)]
 struct Stop(watch::Receiver<bool>);
 
 impl Stop {
@@ -216,58 +215,41 @@ async fn transact(config: &Config, mut stop: Stop) {
         let mut option = ProducerOption::default();
         option.set_topics(vec![config.topic.as_str()]);
         let checker = move |_, message: MessageView| check(&asked, message.message_id());
-        let checker = Box::new(checker);
-        let option = (option, client_option(config));
-        let mut producer = Producer::new_transaction_producer(option.0, option.1, checker)?;
+        let (client, checker) = (client_option(config), Box::new(checker));
+        let mut producer = Producer::new_transaction_producer(option, client, checker)?;
         producer.start().await.map(|()| producer)
     });
-    let producer = Arc::new(producer.await);
+    // The client's transactions borrow it.
+    let producer: &'static Producer = Box::leak(Box::new(producer.await));
     let mut halves = Vec::new();
     for (number, outcome) in (0..).zip(config.outcomes.split(' ')) {
-        let (producer, decided, stop) = (producer.clone(), decided.clone(), stop.clone());
-        let (config, outcome) = (config.clone(), outcome.to_owned());
-        let half = transaction(producer, config, number, outcome, decided, stop);
-        halves.push(tokio::spawn(guarded(half)));
-    }
-    for half in halves {
-        // Not to be repeated: an end that failed has taken its transaction with it, so that a check
-        // has to find out.
-        if let Ok(Err(text)) = half.await {
-            note_error("end", &text, json!({}));
+        let ((_, message), from_ms) = (message_of(config, number, true), now_ms());
+        let sending = async move { producer.send_transaction_message(message?).await };
+        match guarded(sending).await {
+            Ok(transaction) => {
+                let id = transaction.message_id().to_owned();
+                note_sent(&id, number, from_ms, 0);
+                halves.push((id, transaction, outcome));
+            }
+            Err(text) => note_error("send", &text, json!({ "number": number, "from_ms": from_ms })),
         }
     }
-    stop.pause(Duration::MAX).await;
-    if let Some(producer) = Arc::into_inner(producer) {
-        note_stop(producer.shutdown().await);
-    }
-}
-
-async fn transaction(
-    producer: Arc<Producer>,
-    config: Config,
-    number: u64,
-    outcome: String,
-    decided: Decided,
-    mut stop: Stop,
-) -> Result<(), ClientError> {
-    let from_ms = now_ms();
-    let (_, message) = message_of(&config, number, true);
-    let transaction = producer.send_transaction_message(message?).await?;
-    let id = transaction.message_id().to_owned();
-    note_sent(&id, number, from_ms, 0);
     wait_for_gate(&config.gate, &mut stop).await;
-    let open = outcome == "open";
-    let said = if open { "commit" } else { &*outcome };
-    decided.lock().expect("nobody panics with it").insert(id.clone(), said.to_owned());
-    if open {
-        return Ok(());
+    for (id, transaction, outcome) in halves {
+        let said = if outcome == "open" { "commit" } else { outcome };
+        decided.lock().expect("nobody panics with it").insert(id.clone(), said.to_owned());
+        let ended = match outcome {
+            "open" => continue,
+            "commit" => guarded(async move { transaction.commit().await }).await,
+            _ => guarded(async move { transaction.rollback().await }).await,
+        };
+        // Not to be repeated: the attempt has consumed the transaction. A check finds out.
+        match ended {
+            Ok(()) => note("ended", json!({ "id": id })),
+            Err(text) => note_error("end", &text, json!({ "id": id })),
+        }
     }
-    match &*outcome {
-        "commit" => transaction.commit().await?,
-        _ => transaction.rollback().await?,
-    }
-    note("ended", json!({ "id": id }));
-    Ok(())
+    let _ = stop.0.wait_for(|stopped| *stopped).await;
 }
 
 fn note_stop(stopped: Result<(), ClientError>) {
