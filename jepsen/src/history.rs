@@ -21,6 +21,33 @@ impl fmt::Display for Value {
     }
 }
 
+/// What a consumer asks for. A value's tag is whether its count is even.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    All,
+    Even,
+    Odd,
+}
+
+impl Wanted {
+    /// The filter expression for it.
+    pub(crate) fn filter(self) -> &'static str {
+        match self {
+            Self::All => "*",
+            Self::Even => "even",
+            Self::Odd => "odd",
+        }
+    }
+
+    pub(crate) fn has(self, value: Value) -> bool {
+        match self {
+            Self::All => true,
+            Self::Even => value.count.is_multiple_of(2),
+            Self::Odd => !value.count.is_multiple_of(2),
+        }
+    }
+}
+
 /// One queue of one topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Place {
@@ -50,6 +77,7 @@ pub(crate) enum What {
         group: u32,
         topic: u32,
         invisible: Micros,
+        wants: Wanted,
     },
     Ack {
         group: u32,

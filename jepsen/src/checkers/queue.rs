@@ -126,7 +126,7 @@ pub(crate) fn check(history: &History, groups: &[u32], drain: Drain, gone: &Gone
 fn check_seen(history: &History, sends: &Sends, findings: &mut Findings) -> Seen {
     let mut seen = Seen::default();
     for operation in &history.operations {
-        let What::Receive { group, .. } = operation.what else { continue };
+        let What::Receive { group, wants, .. } = operation.what else { continue };
         let Some(Answer::Received(deliveries)) = operation.answer() else { continue };
         for delivery in deliveries {
             let Some(value) = delivery.value else {
@@ -143,6 +143,10 @@ fn check_seen(history: &History, sends: &Sends, findings: &mut Findings) -> Seen
                     findings.violated("unexpected", what);
                 }
                 Some(_) => {}
+            }
+            if !wants.has(value) {
+                let what = format!("group {group} got {value}, but asked for {}", wants.filter());
+                findings.violated("unwanted", what);
             }
             if sends.refused.contains(&value) {
                 let what = format!("group {group} got {value}, all sends of which had failed");
@@ -178,6 +182,7 @@ mod tests {
     use super::super::scenes::{Scene, checks};
     use super::super::{Findings, Verdict};
     use super::*;
+    use crate::history::{Delivery, Wanted};
 
     fn look(scene: &Scene, drain: Drain) -> Findings {
         check(&scene.history, &[0], drain, &Gone::default())
@@ -226,6 +231,22 @@ mod tests {
         assert_eq!(checks(&look(&early, Drain::Complete)), ["unexpected"]);
         let rubbish = Scene::default().received_rubbish(0, (0, 2));
         assert_eq!(checks(&look(&rubbish, Drain::Complete)), ["corrupt"]);
+    }
+
+    #[test]
+    fn a_message_that_was_not_asked_for_is_seen() {
+        let got = |wants| {
+            let delivery = Delivery {
+                place: Place { topic: 0, queue: 0, offset: 0 },
+                value: Some(Value { producer: 1, count: 1 }),
+                attempt: 1,
+            };
+            let answer = Outcome::Ok(Answer::Received(vec![delivery]));
+            let scene = Scene::default().sent(1, 0, (0, 5)).receive_of(wants, (10, 20), answer);
+            checks(&look(&scene, Drain::Complete))
+        };
+        assert_eq!(got(Wanted::Odd), Vec::<&str>::new());
+        assert_eq!(got(Wanted::Even), ["unwanted"]);
     }
 
     #[test]

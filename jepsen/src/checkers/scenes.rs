@@ -1,6 +1,8 @@
 //! Short histories for the tests of checkers.
 
-use crate::history::{Answer, Delivery, History, Micros, Outcome, Place, QueueBounds, Value, What};
+use crate::history::{
+    Answer, Delivery, History, Micros, Outcome, Place, QueueBounds, Value, Wanted, What,
+};
 
 pub(super) fn value(count: u32) -> Value {
     Value { producer: 1, count }
@@ -84,8 +86,12 @@ impl Scene {
     }
 
     pub(super) fn receive(self, during: (u64, u64), outcome: Outcome) -> Self {
+        self.receive_of(Wanted::All, during, outcome)
+    }
+
+    pub(super) fn receive_of(self, wants: Wanted, during: (u64, u64), outcome: Outcome) -> Self {
         let invisible: Micros = 1_000_000;
-        self.call(2, What::Receive { group: 0, topic: 0, invisible }, during, outcome)
+        self.call(2, What::Receive { group: 0, topic: 0, invisible, wants }, during, outcome)
     }
 
     pub(super) fn acked(self, offset: u64, attempt: u32, during: (u64, u64)) -> Self {

@@ -49,6 +49,9 @@ pub(crate) struct Workload {
     pub(crate) body_max: u64,
     /// The longest time for which messages are hidden.
     pub(crate) invisible_millis: u64,
+    /// Messages have tags, and consumers of all groups but the first ask now for these, now for
+    /// those.
+    pub(crate) tagged: bool,
 }
 
 impl Workload {
@@ -146,6 +149,10 @@ impl Clients {
     /// From now on only these are called.
     pub(crate) fn set_nodes(&self, nodes: &[HostId]) {
         *self.0.nodes.lock() = nodes.to_vec();
+    }
+
+    pub(crate) fn is_tagged(&self) -> bool {
+        self.0.workload.tagged
     }
 
     fn is_quiet(&self) -> bool {

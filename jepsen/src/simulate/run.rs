@@ -113,6 +113,7 @@ impl Cluster {
         let flushed = replica.and_then(|replica| replica.log().bounds().flushed);
         self.last_words.push((node, flushed.map(raftmq::base::LogIndex::get)));
         seat.program = None;
+        seat.node.disk.forget_lent();
         seat.starts = Some(starts);
         self.restarts += 1;
         self.world.end(node);
@@ -383,6 +384,7 @@ fn set_up(
         send_pause_millis: *shape.pick(&[20, 60, 200]),
         body_max: *shape.pick(&[40, 400, 2_000]),
         invisible_millis: *shape.pick(&[500, 2_000, 5_000]),
+        tagged: shape.percent(50),
     };
     let settings = Settings {
         nodes,
@@ -484,7 +486,9 @@ fn tell(
     let disturbed = planned
         .iter()
         .any(|planned| matches!(planned.class, Class::Skew | Class::Rate | Class::Pause));
-    findings.merge(queue::check(&history, &[0, 1], drain, &run.gone));
+    // What a group that chose by tags did not want may be gone for it.
+    let all: &[u32] = if run.clients.is_tagged() { &[0] } else { &[0, 1] };
+    findings.merge(queue::check(&history, all, drain, &run.gone));
     findings.merge(log::check(&history));
     findings.merge(transactions::check(&history));
     findings.merge(deliveries::check(&history, Clocks { disturbed }));

@@ -42,7 +42,7 @@ impl Deliveries {
             let current = checkout.subscription_version == bounds.subscription_version;
             if current || Mutant::SkipKept.is_on() {
                 for skip in take.skips.iter().filter(|skip| skip.from < skip.to && skip.to <= end) {
-                    self.skip(checkout, take.queue, *skip);
+                    self.skip(checkout, take.queue, *skip, bounds);
                 }
             }
             for grant in take.grants.iter().filter(|grant| grant.offset < end) {
@@ -98,7 +98,9 @@ impl Deliveries {
         record.items.iter().filter_map(still).collect()
     }
 
-    fn skip(&mut self, checkout: &Checkout, queue: QueueId, skip: Skip) {
+    fn skip(&mut self, checkout: &Checkout, queue: QueueId, skip: Skip, bounds: &Bounds<'_>) {
+        let (found, now) = (checkout.subscription_version, bounds.subscription_version);
+        assert_eq!(found, now, "a skip holds for the subscriptions it was computed under (R4)");
         let offset = skip.from;
         let key = Key { group: checkout.group, topic: checkout.topic, queue, offset };
         self.queue_mut(key).skip(skip.from.get(), skip.to.get());
