@@ -152,10 +152,9 @@ impl ProducerStream {
     /// The topics that the producer says it sends to, from now on.
     pub fn publishes(&self, topics: impl IntoIterator<Item = TopicName>) {
         let mut inner = self.producers.0.lock();
-        let streams = inner.by_client.get_mut(&self.client).into_iter().flatten();
-        for stream in streams.filter(|stream| stream.number == self.number) {
+        let mut streams = inner.by_client.get_mut(&self.client).into_iter().flatten();
+        if let Some(stream) = streams.find(|stream| stream.number == self.number) {
             stream.topics.extend(topics);
-            return;
         }
     }
 
