@@ -54,8 +54,8 @@ pub use pulse::Pulse;
 pub use receive::RECEIVE_BATCH_MAX;
 pub use replica::Replica;
 pub use transactions::{
-    CheckRule, EndRequest, PrepareRequest, PreparedMessage, ProducerStream, TransactionCheck,
-    TransactionFilter, TransactionInfo,
+    CheckRule, EndRequest, PendingCheck, PrepareRequest, PreparedMessage, ProducerStream,
+    TransactionCheck, TransactionFilter, TransactionInfo,
 };
 
 use std::collections::BTreeMap;
