@@ -53,6 +53,7 @@ fn sent(request: &SendRequest, published: &[Published]) -> Vec<Sent> {
         message_id: message.message_id.clone(),
         queue: outcome.queue,
         offset: outcome.offset,
+        recall_handle: None,
     };
     request.messages.iter().zip(published).map(outcome).collect()
 }
@@ -61,6 +62,9 @@ impl Inner {
     async fn publish(&self, request: &SendRequest) -> Result<Vec<Sent>, SendError> {
         let target = self.target(request)?;
         let items = self.items(request, target.queue)?;
+        if super::delay::is_delayed(request)? {
+            return self.schedule(request, target.topic, items).await;
+        }
         let next = self.group.read(|state| state.queue_end(target.topic, target.queue));
         let publish = Publish { topic: target.topic, dedup: true, items };
         let reply = self.group.propose(Command::Publish(publish), request.deadline).await;
@@ -138,7 +142,7 @@ fn check_kind(
         return Err(KindConflict { topic: topic.clone(), kind, takes }.into());
     }
     match kind {
-        MessageKind::Normal => Ok(()),
+        MessageKind::Normal | MessageKind::Delay => Ok(()),
         _ => Err(KindNotYet { kind }.into()),
     }
 }

@@ -4,6 +4,7 @@
 //! Every number here is persisted: a kind is given once and never reused, a field is never
 //! reinterpreted. New fields come as a new kind or a new version.
 
+mod delay;
 mod delivery;
 mod fields;
 mod reply;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 
 use super::{
     Checked, Command, CreateGroup, CreateTopic, Delivery, Found, Publish, PublishItem, Relocation,
-    Retention, Subscribe, Trim,
+    Retention, ScheduleItem, Subscribe, Trim,
 };
 use crate::base::{
     CheckoutId, ClientId, ClusterId, GroupId, GroupName, LogIndex, LogPosition, Millis, NameError,
@@ -54,6 +55,9 @@ const PURGE_TO: u8 = 15;
 const TRIM: u8 = 16;
 /// A topic with a retention of its own; without one it is still [`CREATE_TOPIC`].
 const CREATE_KEPT_TOPIC: u8 = 17;
+const SCHEDULE: u8 = 25;
+const RECALL: u8 = 26;
+const RESCHEDULE: u8 = 27;
 const PREPARE: u8 = 35;
 const END: u8 = 36;
 const CHECK: u8 = 37;
@@ -121,6 +125,12 @@ pub(super) fn encode(command: &Command) -> Bytes {
         }
         Command::PurgeTo { mark } => writer.kind(PURGE_TO, mark),
         Command::Trim(trim) => writer.kind(TRIM, trim),
+        Command::Schedule(schedule) => writer.kind(SCHEDULE, schedule),
+        Command::Recall(timer) => writer.kind(RECALL, timer),
+        Command::Reschedule { timer, due } => {
+            writer.kind(RESCHEDULE, timer);
+            due.write(&mut writer);
+        }
         Command::Prepare(prepare) => writer.kind(PREPARE, prepare),
         Command::End(end) => writer.kind(END, end),
         Command::Check(checks) => {
@@ -152,6 +162,7 @@ fn version(command: &Command) -> u8 {
         | Command::Relocate(_)
         | Command::PurgeTo { .. }
         | Command::Trim(_) => 2,
+        Command::Schedule(_) | Command::Recall(_) | Command::Reschedule { .. } => 3,
         Command::Prepare(_) | Command::End(_) | Command::Check(_) | Command::Resume(_) => 3,
     }
 }
@@ -187,6 +198,9 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
             let create: CreateTopic = reader.get()?;
             Command::CreateTopic(CreateTopic { keep: Some(reader.get()?), ..create })
         }
+        SCHEDULE => Command::Schedule(reader.get()?),
+        RECALL => Command::Recall(reader.get()?),
+        RESCHEDULE => Command::Reschedule { timer: reader.get()?, due: reader.get()? },
         found => return Err(CommandError::Kind { what: "the kind of a command", found }),
     };
     reader.end()?;
@@ -205,6 +219,10 @@ fn size_hint(command: &Command) -> usize {
         Command::Publish(publish) => {
             let items = publish.items.iter().map(|item| ITEM + item.record.len()).sum::<usize>();
             HEAD + 8 + 1 + 4 + items
+        }
+        Command::Schedule(schedule) => {
+            let item = |one: &ScheduleItem| 8 + ITEM + one.item.record.len();
+            HEAD + 8 + 1 + 4 + schedule.items.iter().map(item).sum::<usize>()
         }
         Command::Prepare(prepare) => {
             let halves = prepare.halves.iter().map(|half| 8 + ITEM + half.item.record.len());

@@ -2,6 +2,7 @@
 //! down what it did.
 
 mod consumer;
+mod delayer;
 pub(super) mod producer;
 mod transactor;
 
@@ -52,16 +53,27 @@ pub(crate) struct Workload {
     /// Messages have tags, and consumers of all groups but the first ask now for these, now for
     /// those.
     pub(crate) tagged: bool,
+    /// Who sends messages for later, to a topic of their own behind the others.
+    pub(crate) delayers: u32,
 }
 
 impl Workload {
-    /// Topics are made in this order: normal ones, then the one for transactions.
+    /// Topics are made in this order: normal ones, then the one for transactions, then the one for
+    /// delayed messages.
     pub(crate) fn all_topics(&self) -> u32 {
+        self.delayed_topic() + u32::from(self.delayers > 0)
+    }
+
+    pub(crate) fn delayed_topic(&self) -> u32 {
         self.topics + u32::from(self.transactors > 0)
     }
 
     fn kind(&self, topic: u32) -> MessageKind {
-        if topic < self.topics { MessageKind::Normal } else { MessageKind::Transaction }
+        match topic {
+            topic if topic < self.topics => MessageKind::Normal,
+            topic if topic == self.delayed_topic() => MessageKind::Delay,
+            _ => MessageKind::Transaction,
+        }
     }
 }
 
@@ -168,6 +180,9 @@ impl Clients {
         let workload = self.0.workload.clone();
         for producer in 0..workload.producers {
             tokio::spawn(producer::run(self.clone(), producer));
+        }
+        for delayer in 0..workload.delayers {
+            tokio::spawn(delayer::run(self.clone(), delayer));
         }
         let transactional = workload.topics;
         for transactor in 0..workload.transactors {

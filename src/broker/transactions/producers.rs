@@ -209,6 +209,7 @@ mod tests {
                 born: UtcMillis::ZERO,
                 born_host: String::new(),
                 trace_context: None,
+                deliver_at: None,
             },
             queue: QueueId::new(0),
             prepared: UtcMillis::ZERO,

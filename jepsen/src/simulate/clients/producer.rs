@@ -66,7 +66,7 @@ pub(super) async fn run(clients: Clients, producer: u32) {
     }
 }
 
-fn message(topic: u32, value: Value, len: u64, tagged: bool) -> Message {
+pub(super) fn message(topic: u32, value: Value, len: u64, tagged: bool) -> Message {
     let tag = if Wanted::Even.has(value) { Wanted::Even } else { Wanted::Odd };
     Message {
         topic: topic_name(topic),
@@ -81,6 +81,7 @@ fn message(topic: u32, value: Value, len: u64, tagged: bool) -> Message {
         born: UtcMillis::new(1_700_000_000_000),
         born_host: "127.0.0.1:1".to_owned(),
         trace_context: None,
+        deliver_at: None,
     }
 }
 

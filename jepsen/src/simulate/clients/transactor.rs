@@ -147,6 +147,7 @@ impl Transactor {
             born: UtcMillis::new(1_700_000_000_000),
             born_host: "127.0.0.1:1".to_owned(),
             trace_context: None,
+            deliver_at: None,
         }
     }
 
