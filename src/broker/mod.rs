@@ -35,10 +35,10 @@ mod waiters;
 mod watch;
 
 pub use api::{
-    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, Delivered, GroupInfo, GroupPart,
-    GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep, NewGroup, NewTopic,
-    NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent, StepOutcome, TopicInfo,
-    TopicPart,
+    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, Delivered, GivenUp, GroupInfo,
+    GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep, NewGroup,
+    NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent, StepOutcome,
+    TopicInfo, TopicPart,
 };
 pub use error::{
     AckError, BadHandle, DiskFull, GroupError, HoldError, KindConflict, KindNotYet, LimitError,
@@ -61,6 +61,7 @@ use tokio::sync::Notify;
 use crate::base::{GroupId, NodeId, TopicId};
 use crate::broker::waiters::Waiters;
 use crate::command::Retention;
+pub use crate::command::{Exhausted, Order, OrderRule};
 use crate::machine::Effect;
 use crate::raft::EffectSink;
 pub use crate::raft::Member;

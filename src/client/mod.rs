@@ -32,9 +32,9 @@ pub use push_consumer::{PushConsumer, Pushed};
 pub use registrar::Registrar;
 pub use simple_consumer::SimpleConsumer;
 pub use values::{
-    BrokerGroupStatus, Draft, GroupInfo, GroupTopic, MembersChange, MembersStep, NewMember,
-    NodeStatus, Page, QueueInfo, Received, RouteQueue, SentMessage, Take, TopicInfo, TopicPart,
-    TopicShape,
+    BrokerGroupStatus, Draft, GroupInfo, GroupShape, GroupTopic, MembersChange, MembersStep,
+    NewMember, NodeStatus, Page, QueueInfo, Received, RouteQueue, SentMessage, Take, TopicInfo,
+    TopicPart, TopicShape,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.

@@ -13,8 +13,8 @@ mod tests;
 use bytes::Bytes;
 
 use super::{
-    Command, CreateGroup, CreateTopic, Delivery, Found, Publish, PublishItem, Relocation,
-    Retention, Subscribe, Trim,
+    Command, CreateGroup, CreateTopic, Delivery, Exhausted, Found, Order, OrderRule, Publish,
+    PublishItem, Relocation, Retention, Subscribe, Trim,
 };
 use crate::base::{
     CheckoutId, ClientId, ClusterId, GroupId, GroupName, LogIndex, LogPosition, Millis, NameError,
@@ -26,9 +26,9 @@ pub use self::fields::{Reader, Writer};
 pub(super) use self::reply::{decode as decode_reply, encode as encode_reply};
 
 /// The newest version of a command, its first byte, that this program reads and writes. Version 2
-/// came with retention; what was there before is still written as version 1, so that a replica of
+/// came with retention, version 3 with the kinds of messages; what was there before is still written as version 1, so that a replica of
 /// an older program stops only at what it cannot know.
-pub const COMMAND_VERSION: u8 = 2;
+pub const COMMAND_VERSION: u8 = 3;
 const FIRST_VERSION: u8 = 1;
 
 /// Bytes of the version and the kind, before the first field.
@@ -53,6 +53,10 @@ const PURGE_TO: u8 = 15;
 const TRIM: u8 = 16;
 /// A topic with a retention of its own; without one it is still [`CREATE_TOPIC`].
 const CREATE_KEPT_TOPIC: u8 = 17;
+/// A group with an order rule of its own; without one it is still [`CREATE_GROUP`].
+const CREATE_RULED_GROUP: u8 = 20;
+const GROW_TOPIC: u8 = 21;
+const RESUME: u8 = 22;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,7 +103,13 @@ pub(super) fn encode(command: &Command) -> Bytes {
             }
         },
         Command::DeleteTopic { topic } => writer.kind(DELETE_TOPIC, topic),
-        Command::CreateGroup(create) => writer.kind(CREATE_GROUP, create),
+        Command::CreateGroup(create) if create.rule == OrderRule::default() => {
+            writer.kind(CREATE_GROUP, create);
+        }
+        Command::CreateGroup(create) => {
+            writer.kind(CREATE_RULED_GROUP, create);
+            create.rule.write(&mut writer);
+        }
         Command::DeleteGroup { group } => writer.kind(DELETE_GROUP, group),
         Command::Subscribe(subscribe) => writer.kind(SUBSCRIBE, subscribe),
         Command::Unsubscribe(subscribe) => writer.kind(UNSUBSCRIBE, subscribe),
@@ -116,6 +126,14 @@ pub(super) fn encode(command: &Command) -> Bytes {
         }
         Command::PurgeTo { mark } => writer.kind(PURGE_TO, mark),
         Command::Trim(trim) => writer.kind(TRIM, trim),
+        Command::GrowTopic { topic, queues } => {
+            writer.kind(GROW_TOPIC, topic);
+            writer.u32(*queues);
+        }
+        Command::Resume { group, topic } => {
+            writer.kind(RESUME, group);
+            topic.write(&mut writer);
+        }
     }
     writer.finish()
 }
@@ -123,6 +141,14 @@ pub(super) fn encode(command: &Command) -> Bytes {
 /// The version from which a program reads this command.
 fn version(command: &Command) -> u8 {
     match command {
+        // An older program would take it for a damaged one, which stops it as well.
+        Command::Deliveries(deliveries)
+            if deliveries.iter().any(|one| matches!(one, Delivery::GiveUp(_))) =>
+        {
+            3
+        }
+        Command::CreateGroup(create) if create.rule != OrderRule::default() => 3,
+        Command::GrowTopic { .. } | Command::Resume { .. } => 3,
         Command::Found(_)
         | Command::Publish(_)
         | Command::Deliveries(_)
@@ -166,6 +192,12 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         RELOCATE => Command::Relocate(reader.list(Relocation::read)?),
         PURGE_TO => Command::PurgeTo { mark: reader.get()? },
         TRIM => Command::Trim(reader.get()?),
+        CREATE_RULED_GROUP => {
+            let create: CreateGroup = reader.get()?;
+            Command::CreateGroup(CreateGroup { rule: reader.get()?, ..create })
+        }
+        GROW_TOPIC => Command::GrowTopic { topic: reader.get()?, queues: reader.u32()? },
+        RESUME => Command::Resume { group: reader.get()?, topic: reader.get()? },
         CREATE_KEPT_TOPIC => {
             let create: CreateTopic = reader.get()?;
             Command::CreateTopic(CreateTopic { keep: Some(reader.get()?), ..create })
@@ -378,6 +410,7 @@ impl Coded for Trim {
 }
 
 impl Coded for CreateGroup {
+    /// Without `rule`, which only one of the two kinds has.
     fn write(&self, writer: &mut Writer) {
         self.name.write(writer);
         writer.u32(self.attempts_max);
@@ -389,6 +422,24 @@ impl Coded for CreateGroup {
             name: reader.get()?,
             attempts_max: reader.u32()?,
             backoff: reader.list(Millis::read)?,
+            rule: OrderRule::default(),
+        })
+    }
+}
+
+impl Coded for OrderRule {
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(self.order as u8);
+        writer.u8(self.exhausted as u8);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        let (order, exhausted) = (reader.u8()?, reader.u8()?);
+        let odd = |what, found| CommandError::Kind { what, found };
+        Ok(Self {
+            order: Order::from_byte(order).ok_or(odd("the order of a group", order))?,
+            exhausted: Exhausted::from_byte(exhausted)
+                .ok_or(odd("what follows a last attempt", exhausted))?,
         })
     }
 }

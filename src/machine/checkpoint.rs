@@ -31,9 +31,9 @@ use crate::base::{LogIndex, LogPosition, Mutant, Term, UtcMillis};
 use crate::command::{Reader, Writer};
 
 const MAGIC: u32 = u32::from_be_bytes(*b"RMQC");
-/// 2 came with retention: a checkpoint of before is passed by, and the log, of which nothing had left
-/// then, is applied again.
-const VERSION: u8 = 2;
+/// 2 came with retention, 3 with the kinds of messages: a checkpoint of before is passed by, and the
+/// log is applied again.
+const VERSION: u8 = 3;
 const HEADER_BYTES: usize = 8;
 const TRAILER_BYTES: usize = 1 + 8 + 4;
 
@@ -328,10 +328,14 @@ impl Sections {
         let mut deliveries = self.table(CHECKOUTS, Deliveries::read_checkouts)?;
         self.table(DELIVERIES, |r| deliveries.read_pairs(r))?;
         self.table(MOVED, |r| deliveries.read_moved(r))?;
+        let (topics, groups) =
+            (self.table(TOPICS, Topics::read)?, self.table(GROUPS, Groups::read)?);
+        let rule = |group, topic| Some(groups.get(group).ok()?.rule_on(topics.get(topic).ok()?));
+        deliveries.restore_lines(rule).map_err(|error| error.of_section(DELIVERIES))?;
         let mut state = State {
             head: self.head()?,
-            topics: self.table(TOPICS, Topics::read)?,
-            groups: self.table(GROUPS, Groups::read)?,
+            topics,
+            groups,
             queues: self.table(QUEUES, |r| ConsumeQueues::read_section(r, extents))?,
             subscriptions: self.table(SUBSCRIPTIONS, Subscriptions::read)?,
             deliveries,

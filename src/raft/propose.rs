@@ -81,7 +81,7 @@ fn is_idempotent(command: &Command) -> bool {
             Delivery::Ack(_) | Delivery::Hold(_) | Delivery::Renew(_) => true,
             // A repeated return meets deliveries that are over already. A repeated release can
             // only take more from a client that is gone, and costs a redelivery at most.
-            Delivery::Release(_) | Delivery::Return(_) => true,
+            Delivery::Release(_) | Delivery::Return(_) | Delivery::GiveUp(_) => true,
         }),
         Command::Found(_)
         | Command::CreateTopic(_)
@@ -91,11 +91,13 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::PurgeIntent { .. }
         | Command::Relocate(_)
         | Command::PurgeTo { .. }
-        | Command::Trim(_) => true,
+        | Command::Trim(_)
+        | Command::GrowTopic { .. } => true,
         Command::DeleteTopic { .. }
         | Command::DeleteGroup { .. }
         | Command::Unsubscribe(_)
         | Command::Tick { .. }
+        | Command::Resume { .. }
         | Command::Audit => false,
     }
 }
@@ -115,6 +117,8 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Subscribe(_)
         | Command::Unsubscribe(_)
         | Command::Tick { .. }
+        | Command::GrowTopic { .. }
+        | Command::Resume { .. }
         | Command::Audit => Class::Other,
         Command::Retain(_)
         | Command::PurgeIntent { .. }

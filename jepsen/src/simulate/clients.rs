@@ -2,6 +2,7 @@
 //! down what it did.
 
 mod consumer;
+pub(super) mod ordered;
 pub(super) mod producer;
 
 use std::any::Any;
@@ -13,7 +14,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use raftmq::base::{GroupName, TopicName};
-use raftmq::broker::{Broker, NewGroup, NewTopic, TopicError, TopicInfo, Unavailable};
+use raftmq::broker::{
+    Broker, Exhausted, NewGroup, NewTopic, Order, OrderRule, TopicError, TopicInfo, Unavailable,
+};
 use raftmq::message::MessageKind;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -40,12 +43,29 @@ pub(crate) struct Workload {
     pub(crate) queues: u32,
     pub(crate) groups: u32,
     pub(crate) producers: u32,
+    /// They send to the last topic, which is in order.
+    pub(crate) ordered_producers: u32,
     pub(crate) consumers_per_group: u32,
     /// The longest pause between two sends of one producer.
     pub(crate) send_pause_millis: u64,
     pub(crate) body_max: u64,
     /// The longest time for which messages are hidden.
     pub(crate) invisible_millis: u64,
+}
+
+impl Workload {
+    /// The normal topics come first, then the one that is in order.
+    pub(crate) fn ordered_topic(&self) -> u32 {
+        self.topics
+    }
+
+    fn all_topics(&self) -> u32 {
+        self.topics + 1
+    }
+
+    fn kind_of(&self, topic: u32) -> MessageKind {
+        if topic == self.ordered_topic() { MessageKind::Fifo } else { MessageKind::Normal }
+    }
 }
 
 /// What all clients share. Cheap to clone.
@@ -116,6 +136,10 @@ impl Clients {
         self.0.now.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn workload(&self) -> &Workload {
+        &self.0.workload
+    }
+
     pub(crate) fn history(&self) -> History {
         self.0.history.lock().clone()
     }
@@ -148,6 +172,9 @@ impl Clients {
         for producer in 0..workload.producers {
             tokio::spawn(producer::run(self.clone(), producer));
         }
+        for producer in 0..workload.ordered_producers {
+            tokio::spawn(ordered::run(self.clone(), ordered::FIRST + producer));
+        }
         let consumers = workload.groups * workload.consumers_per_group;
         for consumer in 0..consumers {
             tokio::spawn(consumer::run(self.clone(), consumer, consumer % workload.groups));
@@ -176,14 +203,14 @@ impl Clients {
                 sleep(Duration::from_millis(100)).await;
             }
         }
-        for topic in 0..self.0.workload.topics {
+        for topic in 0..self.0.workload.all_topics() {
             while !self.create_topic(&random, client, topic).await {
                 sleep(Duration::from_millis(100)).await;
             }
         }
         loop {
             sleep(Duration::from_millis(random.between(50, 1000))).await;
-            let topic = u32::try_from(random.between(0, self.0.workload.topics.into()));
+            let topic = u32::try_from(random.between(0, self.0.workload.all_topics().into()));
             self.look(&random, client, topic.unwrap_or_default()).await;
         }
     }
@@ -193,6 +220,11 @@ impl Clients {
             name: group_name(group),
             attempts_max: 1000,
             backoff: vec![raftmq::base::Millis::new(100)],
+            // One that takes several of a message group at once, the others one at a time.
+            rule: OrderRule {
+                order: if group == 0 { Order::Batch } else { Order::Single },
+                exhausted: Exhausted::Dead,
+            },
             broker_groups: Vec::new(),
         };
         let made = self.call(random, Duration::from_secs(4), move |broker| async move {
@@ -205,7 +237,7 @@ impl Clients {
         let new = NewTopic {
             name: topic_name(topic),
             queues: self.0.workload.queues,
-            kinds: vec![MessageKind::Normal],
+            kinds: vec![self.0.workload.kind_of(topic)],
             keep: None,
             broker_groups: Vec::new(),
         };

@@ -12,7 +12,7 @@ use raftmq::base::Millis;
 use raftmq::command::Retention;
 use tokio::task::JoinHandle;
 
-use super::clients::{Clients, Workload};
+use super::clients::{Clients, Workload, ordered};
 use super::disk::NodeDisk;
 use super::faults::Faults;
 use super::net::{HostId, Link, Micros, Net};
@@ -25,7 +25,7 @@ use super::world::World;
 use super::{ambient, panics};
 use crate::checkers::deliveries::Clocks;
 use crate::checkers::queue::Drain;
-use crate::checkers::{Findings, Violation, deliveries, log, queue, replicas};
+use crate::checkers::{Findings, Violation, deliveries, log, order, queue, replicas};
 use crate::history::{Answer, History, Outcome};
 
 const SECOND: Micros = 1_000_000;
@@ -378,6 +378,7 @@ fn set_up(
         queues: u32::try_from(shape.between(1, 5)).unwrap_or(1),
         groups: 2,
         producers: 3,
+        ordered_producers: 2,
         consumers_per_group: 2,
         send_pause_millis: *shape.pick(&[20, 60, 200]),
         body_max: *shape.pick(&[40, 400, 2_000]),
@@ -485,7 +486,9 @@ fn tell(
         .any(|planned| matches!(planned.class, Class::Skew | Class::Rate | Class::Pause));
     findings.merge(queue::check(&history, &[0, 1], drain, &run.gone));
     findings.merge(log::check(&history));
-    findings.merge(deliveries::check(&history, Clocks { disturbed }));
+    let ordered_from = run.clients.workload().ordered_topic();
+    findings.merge(deliveries::check(&history, Clocks { disturbed, ordered_from }));
+    findings.merge(order::check(&history, &ordered::line_of, &run.gone));
     findings.violations.extend(run.watch.raft.violations.iter().cloned());
     findings.violations.append(&mut run.cluster.violations);
     for seat in &run.cluster.nodes {

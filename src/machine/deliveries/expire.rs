@@ -49,13 +49,9 @@ impl Deliveries {
         let wanted = |key: &Key| only.is_none_or(|topic| topic == key.topic);
         let held = self.references.before(front).filter(|(_, key)| wanted(key) && old(key));
         let held: Vec<(LogPosition, Key)> = held.collect();
-        for (original, key) in held {
-            self.references.release(original, key);
-            self.pending_total -= 1;
-            let queue = self.queue_mut(key);
-            queue.pending.remove(&key.offset.get());
-            queue.ready.remove(&key.offset.get());
-            queue.expired += 1;
+        for (_, key) in held {
+            self.take_away(key, &mut expired.ready);
+            self.queue_mut(key).expired += 1;
             expired.add(key.group, key.topic, 1);
         }
     }

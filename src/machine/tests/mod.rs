@@ -4,6 +4,7 @@ mod bench;
 mod checkpoints;
 mod deliveries;
 mod golden;
+mod order;
 mod publish;
 mod retention;
 mod schema;

@@ -27,7 +27,7 @@ pub(super) async fn run(clients: Clients, consumer: u32, group: u32) {
     let random = clients.random(&format!("consumer {consumer}"));
     let id = 1000 + consumer;
     let consumer = Consumer { clients, id, group, random };
-    let topics = consumer.clients.0.workload.topics;
+    let topics = consumer.clients.0.workload.all_topics();
     let mut turn = consumer.id;
     loop {
         let draining = consumer.clients.is_draining();
