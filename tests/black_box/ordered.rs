@@ -24,7 +24,6 @@ const SLEEP: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 struct Handled {
     number: usize,
-    attempt: i32,
     acked: bool,
 }
 
@@ -109,7 +108,7 @@ async fn work(
                 story.overlaps.push(format!("{line}: {number} began beside another one"));
             }
             let handled = story.handled.entry(line.clone()).or_default();
-            handled.push(Handled { number, attempt: message.attempt, acked: false });
+            handled.push(Handled { number, acked: false });
             handled.len() - 1
         };
         if line == SLOW {
@@ -256,4 +255,89 @@ async fn order_holds_while_a_leader_dies() {
     consumers.iter().for_each(tokio::task::JoinHandle::abort);
     let endpoint = survivors[0].parse().unwrap();
     wait_drained(&cluster, endpoint, "workers");
+}
+
+fn code_of<T: std::fmt::Debug>(outcome: Result<T, ClientError>) -> i32 {
+    match outcome {
+        Err(ClientError::Refused { code, .. }) => code,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+async fn consumer(endpoint: &str, group: &str, max: u32) -> SimpleConsumer {
+    let take = Take {
+        topic: TopicName::new("orders").unwrap(),
+        group: GroupName::new(group).unwrap(),
+        filter: "*".to_owned(),
+        max,
+        invisible: Duration::from_secs(30),
+        wait: Duration::from_secs(2),
+    };
+    SimpleConsumer::new(Client::connect(endpoint).await.unwrap(), take).await.unwrap()
+}
+
+fn texts(messages: &[Received]) -> Vec<&str> {
+    messages.iter().map(|message| str::from_utf8(&message.body).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn topics_take_their_kind_and_groups_say_what_follows_a_last_attempt() {
+    let cluster = Cluster::start(Plan::of(3));
+    let leader = cluster.leader().grpc;
+    let tool = |words: &[&str]| cluster.tool(leader, words).unwrap();
+    tool(&["topic", "create", "orders", "--type", "fifo", "--queues", "2"]);
+    tool(&["topic", "create", "plain"]);
+    let endpoint = leader.to_string();
+    let client = Client::connect(&endpoint).await.unwrap();
+
+    // MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, and nothing of the request is taken.
+    let plain = Draft::new(TopicName::new("orders").unwrap(), "plain");
+    assert_eq!(code_of(client.send(&[draft("orders", 0, 0), plain]).await), 40_014);
+    assert_eq!(code_of(client.send(&[draft("plain", 0, 0)]).await), 40_014);
+
+    // The queue of a message group stays when the topic grows, and with it the order.
+    client.send(&[draft("orders", 0, 0), draft("orders", 0, 1)]).await.unwrap();
+    let grown = tool(&["topic", "grow", "orders", "--queues", "7"]);
+    assert_eq!(grown["parts"][0]["queues"].as_array().unwrap().len(), 7);
+    client.send(&[draft("orders", 0, 2)]).await.unwrap();
+    client.send(&[draft("orders", 0, 3)]).await.unwrap();
+
+    // A group that says nothing gets one at a time, and several when it asks for them.
+    let single = consumer(&endpoint, "single", 8).await;
+    let first = single.receive().await.unwrap();
+    assert_eq!(texts(&first), ["0"]);
+    assert!(single.receive().await.unwrap().is_empty(), "the first one is not acknowledged");
+    tool(&["group", "create", "batch", "--ordered", "--attempts", "1"]);
+    let batch = consumer(&endpoint, "batch", 8).await;
+    let all = batch.receive().await.unwrap();
+    assert_eq!(texts(&all), ["0", "1", "2", "3"]);
+    assert!(all.iter().all(|message| message.queue == all[0].queue));
+
+    // The first one fails for the last time: dead, and the rest come again without it.
+    batch.change_invisible(&all[0], Duration::ZERO).await.unwrap();
+    let stale = batch.ack(&all[1..2]).await;
+    assert_eq!(code_of(stale), 40_013, "the handles of those behind it are stale");
+    let again = batch.receive().await.unwrap();
+    assert_eq!(texts(&again), ["1", "2", "3"]);
+    // What a push consumer of such a group says when it has tried often enough by itself.
+    let group = GroupName::new("batch").unwrap();
+    client.give_up(&group, &again[0]).await.unwrap();
+    client.give_up(&group, &again[0]).await.unwrap();
+    batch.ack(&again[1..]).await.unwrap();
+    let topic = tool(&["group", "describe", "batch"])["parts"][0]["topics"][0].clone();
+    assert_eq!(
+        (&topic["dead"], &topic["ready"], &topic["in_flight"]),
+        (&2.into(), &0.into(), &0.into())
+    );
+
+    // Or the message group stands still until somebody resumes it.
+    tool(&["group", "create", "strict", "--ordered", "--attempts", "1", "--exhausted", "stop"]);
+    let strict = consumer(&endpoint, "strict", 8).await;
+    let all = strict.receive().await.unwrap();
+    strict.change_invisible(&all[0], Duration::ZERO).await.unwrap();
+    assert!(strict.receive().await.unwrap().is_empty());
+    let stands = tool(&["group", "describe", "strict"])["parts"][0]["topics"][0].clone();
+    assert_eq!((&stands["dead"], &stands["stopped"]), (&0.into(), &1.into()));
+    tool(&["group", "resume", "strict", "--topic", "orders"]);
+    assert_eq!(texts(&strict.receive().await.unwrap()), ["0", "1", "2", "3"]);
 }

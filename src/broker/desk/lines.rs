@@ -89,8 +89,8 @@ pub(super) fn free_ones(
         if room == 0 {
             break;
         }
-        lines.maybe_free.remove(&line);
         if state.is_locked(pair, line) || shared.reserved.contains_key(&line) {
+            lines.maybe_free.remove(&line);
             continue;
         }
         let mut last = None;
@@ -120,6 +120,10 @@ pub(super) fn free_ones(
             if room == 0 || shared.order == Order::Single {
                 break;
             }
+        }
+        // One that is offered stays: a look that only asks whether there is something takes nothing.
+        if !taken.contains_key(&line) {
+            lines.maybe_free.remove(&line);
         }
     }
     Ok(takes)

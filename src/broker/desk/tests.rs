@@ -97,6 +97,13 @@ impl Bench {
         self.desk.find(self.machine.state(), &wish).unwrap()
     }
 
+    fn peek(&mut self, filter_text: &str) -> bool {
+        let filter = TagFilter::parse(filter_text).unwrap();
+        let (group, topic, queues) = (GROUP, TOPIC, self.queues);
+        let wish = Wish { group, topic, queues, filter: &filter, filter_text, batch: 1 };
+        self.desk.peek(self.machine.state(), &wish).unwrap()
+    }
+
     /// What a receive sees that looks again for as long as there is more to see.
     fn find_all(&mut self, filter: &str, batch: usize) -> Found {
         for _ in 0..100 {

@@ -26,7 +26,9 @@ pub(super) async fn run(clients: Clients, producer: u32) {
     let topic = workload.ordered_topic();
     let mut count = 0;
     while !clients.is_quiet() {
-        sleep(Duration::from_millis(random.between(1, workload.send_pause_millis + 1))).await;
+        // Each message group waits for its acks, so that it takes fewer.
+        let pause = random.between(1, 4 * workload.send_pause_millis);
+        sleep(Duration::from_millis(pause)).await;
         let value = Value { producer, count };
         count += 1;
         let plain = message(topic, value, random.between(0, workload.body_max + 1));

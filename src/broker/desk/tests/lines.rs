@@ -53,6 +53,7 @@ fn a_busy_line_is_passed_by_and_comes_when_it_is_free() {
     bench.desk.settle(&reserved(&second));
     assert_eq!(offsets(&bench.find("*", 8)), [4]);
     ack(&mut bench, handles[0]);
+    assert!(bench.peek("*") && bench.peek("*"), "looking takes nothing");
     assert_eq!(offsets(&bench.find("*", 8)), [1]);
 }
 
