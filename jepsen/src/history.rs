@@ -21,6 +21,33 @@ impl fmt::Display for Value {
     }
 }
 
+/// What a consumer asks for. A value's tag is whether its count is even.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    All,
+    Even,
+    Odd,
+}
+
+impl Wanted {
+    /// The filter expression for it.
+    pub(crate) fn filter(self) -> &'static str {
+        match self {
+            Self::All => "*",
+            Self::Even => "even",
+            Self::Odd => "odd",
+        }
+    }
+
+    pub(crate) fn has(self, value: Value) -> bool {
+        match self {
+            Self::All => true,
+            Self::Even => value.count.is_multiple_of(2),
+            Self::Odd => !value.count.is_multiple_of(2),
+        }
+    }
+}
+
 /// One queue of one topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Place {
@@ -50,6 +77,7 @@ pub(crate) enum What {
         group: u32,
         topic: u32,
         invisible: Micros,
+        wants: Wanted,
     },
     Ack {
         group: u32,
@@ -63,10 +91,35 @@ pub(crate) enum What {
         attempt: u32,
         invisible: Micros,
     },
+    /// A transactional message; as a send, it may be repeated.
+    Prepare {
+        topic: u32,
+        value: Value,
+    },
+    /// Commits it, or rolls it back.
+    End {
+        topic: u32,
+        value: Value,
+        commit: bool,
+    },
+    /// Waits to be asked what became of a transaction.
+    Listen {
+        topic: u32,
+    },
     /// Where the queues of a topic start and end.
     Bounds {
         topic: u32,
     },
+}
+
+impl What {
+    /// The message that this makes visible, if it takes effect: a commit is a send.
+    pub(crate) fn shows(&self) -> Option<Value> {
+        match self {
+            Self::Send { value, .. } | Self::End { value, commit: true, .. } => Some(*value),
+            _ => None,
+        }
+    }
 }
 
 /// One message that a receive was answered with.
@@ -92,6 +145,15 @@ pub(crate) enum Answer {
     Sent(Place),
     Received(Vec<Delivery>),
     Bounds(Vec<QueueBounds>),
+    /// The transaction's id.
+    Prepared(String),
+    /// It was ended otherwise before.
+    Decided {
+        committed: bool,
+    },
+    NoTransaction,
+    /// Of which message, if of any.
+    Asked(Option<Value>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -78,6 +78,8 @@ enum Proof {
     Overload,
     /// Messages leave after ten minutes while others come.
     Retention,
+    /// Nodes catch up with 3 GiB beside a fixed load.
+    CatchUp,
     /// How soon a node is ready after kill -9 with 8 and 16 GiB of log and 10 000 queues.
     Recovery,
     /// Many seeds of the simulator.
@@ -157,6 +159,7 @@ fn prove(name: Proof, count: u64) -> Result<Outcome, Failure> {
         Proof::Idle => idle::prove(),
         Proof::Overload => overload::prove(),
         Proof::Retention => stories::prove_retention(),
+        Proof::CatchUp => stories::prove_catch_up(),
         Proof::Recovery => recovery::prove(),
         Proof::Seeds => simulate::sweep::prove(count),
         Proof::Mutants => simulate::mutants::prove(),

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::broker::api::ClientKind;
 use crate::broker::members::encode_step;
 use crate::broker::remote::{Declined, Question, encode_parcels, encode_watched};
+use crate::broker::transactions::{encode_asked, encode_living};
 use crate::broker::{Gone, Replica};
 use crate::filter::TagFilter;
 
@@ -47,6 +48,8 @@ impl Replica {
             }
             Ok(Question::Members(change)) => encode_step(&self.advance(&change).await),
             Ok(Question::LeadBy(to)) => encode_step(&self.hand_to(to).await),
+            Ok(Question::Producers(wanted)) => encode_living(&self.producers.living(&wanted)),
+            Ok(Question::Check(parcels)) => encode_asked(&self.ask_producers(parcels).await),
             Err(error) => encode_parcels(&Err(unreadable(&error))),
         }
     }

@@ -84,6 +84,46 @@ pub struct BadHandle {
     pub why: &'static str,
 }
 
+/// More transactional messages wait for their decisions than may.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct HalvesFull {
+    pub reason: String,
+}
+
+/// A transaction id that is malformed, forged, or of another message or topic.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the transaction id {why}; use the one that sending the message answered")]
+pub struct BadTransactionId {
+    pub why: &'static str,
+}
+
+/// Nothing is known of it (any more).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct NoTransaction {
+    pub reason: String,
+}
+
+/// The first decision was another one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct DecidedOtherwise {
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndError {
+    #[error(transparent)]
+    BadTransactionId(#[from] BadTransactionId),
+    #[error(transparent)]
+    NoTransaction(#[from] NoTransaction),
+    #[error(transparent)]
+    DecidedOtherwise(#[from] DecidedOtherwise),
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     #[error(transparent)]
@@ -98,6 +138,8 @@ pub enum SendError {
     Overloaded(#[from] Overloaded),
     #[error(transparent)]
     DiskFull(#[from] DiskFull),
+    #[error(transparent)]
+    HalvesFull(#[from] HalvesFull),
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }

@@ -91,7 +91,7 @@ impl Replica {
     ) -> Result<(), GroupError> {
         let ids = self.group.read(|state| Some((state.group(name)?.id, state.topic(topic)?.id)));
         let Some((group, topic)) = ids else { return Ok(()) };
-        let resume = Command::Resume { group, topic };
+        let resume = Command::ResumeLines { group, topic };
         let reply = self.group.propose(resume, self.default_deadline()).await;
         match reply.map_err(|error| unavailable(&error))? {
             // Gone in the meantime, and everything that stood still with it.

@@ -26,22 +26,41 @@ pub(super) fn sign(broker_group: BrokerGroupId, handle: &Handle, key: &[u8; 32])
     writer.u32(handle.attempt);
     let fields = writer.finish();
     assert_eq!(fields.len(), FIELDS_LEN, "the handle's layout changed without its length");
-    let mut text = String::with_capacity(2 * (FIELDS_LEN + MAC_LEN));
-    for byte in fields.iter().chain(&mac(&fields, key)[..MAC_LEN]) {
+    seal(&fields, key)
+}
+
+/// These bytes and their signature, as text.
+pub(super) fn seal(fields: &[u8], key: &[u8; 32]) -> String {
+    let mut text = String::with_capacity(2 * (fields.len() + MAC_LEN));
+    for byte in fields.iter().chain(&mac(fields, key)[..MAC_LEN]) {
         text.push(hex_digit(byte >> 4));
         text.push(hex_digit(byte & 15));
     }
     text
 }
 
+/// The signed bytes of a text, `len` of them, and whether `key` signed them; `None` when it is no
+/// such text. Without a key nobody did.
+pub(super) fn unseal(text: &str, len: usize, key: Option<&[u8; 32]>) -> Option<(Vec<u8>, bool)> {
+    if text.len() != 2 * (len + MAC_LEN) {
+        return None;
+    }
+    let mut fields = from_hex(text)?;
+    let signature = fields.split_off(len);
+    let genuine = key.is_some_and(|key| {
+        let mut verifier = keyed(key);
+        verifier.update(&fields);
+        verifier.verify_truncated_left(&signature).is_ok()
+    });
+    Some((fields, genuine))
+}
+
 /// The broker group that a handle says it is of; only opening it tells whether that is true.
 pub(super) fn broker_group(text: &str) -> Result<BrokerGroupId, BadHandle> {
     let malformed = BadHandle { why: "is malformed" };
-    let bytes = from_hex(text).ok_or_else(|| malformed.clone())?;
-    match bytes.first_chunk::<5>() {
-        Some([VERSION, id @ ..]) if bytes.len() == FIELDS_LEN + MAC_LEN => {
-            Ok(BrokerGroupId::new(u32::from_be_bytes(*id)))
-        }
+    let (fields, _) = unseal(text, FIELDS_LEN, None).ok_or_else(|| malformed.clone())?;
+    match fields.first_chunk::<5>() {
+        Some([VERSION, id @ ..]) => Ok(BrokerGroupId::new(u32::from_be_bytes(*id))),
         _ => Err(malformed),
     }
 }
@@ -53,15 +72,12 @@ pub(super) fn open(
     key: &[u8; 32],
 ) -> Result<Handle, BadHandle> {
     let malformed = BadHandle { why: "is malformed" };
-    let bytes = from_hex(text).ok_or_else(|| malformed.clone())?;
-    if bytes.len() != FIELDS_LEN + MAC_LEN || bytes[0] != VERSION {
+    let unsealed = unseal(text, FIELDS_LEN, Some(key)).ok_or_else(|| malformed.clone())?;
+    let (fields, genuine) = unsealed;
+    if fields[0] != VERSION {
         return Err(malformed);
     }
-    let (fields, signature) = bytes.split_at(FIELDS_LEN);
-    let mut verifier = keyed(key);
-    verifier.update(fields);
-    let own = fields[1..5] == broker_group.get().to_be_bytes();
-    if !own || verifier.verify_truncated_left(signature).is_err() {
+    if !genuine || fields[1..5] != broker_group.get().to_be_bytes() {
         return Err(BadHandle { why: "was not issued by this cluster" });
     }
     let mut reader = Reader::new(fields[5..].to_vec().into());
@@ -93,9 +109,6 @@ fn hex_digit(nibble: u8) -> char {
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || text.len() > 2 * (FIELDS_LEN + MAC_LEN) {
-        return None;
-    }
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|d| u8::try_from(d).ok());
     text.as_bytes()
         .chunks_exact(2)

@@ -31,6 +31,7 @@ mod send;
 mod status;
 mod subscriptions;
 mod topics;
+mod transactions;
 mod waiters;
 mod watch;
 
@@ -41,15 +42,19 @@ pub use api::{
     TopicInfo, TopicPart,
 };
 pub use error::{
-    AckError, BadHandle, DiskFull, GroupError, HoldError, KindConflict, KindNotYet, LimitError,
-    NoBrokerGroup, NoGroup, NoTopic, Overloaded, ReceiveError, RouteError, SendError, TopicError,
-    Unavailable,
+    AckError, BadHandle, BadTransactionId, DecidedOtherwise, DiskFull, EndError, GroupError,
+    HalvesFull, HoldError, KindConflict, KindNotYet, LimitError, NoBrokerGroup, NoGroup, NoTopic,
+    NoTransaction, Overloaded, ReceiveError, RouteError, SendError, TopicError, Unavailable,
 };
 pub use facade::{Broker, Seat};
 pub use gone::{Gone, Leaving, leaving};
 pub use pulse::Pulse;
 pub use receive::RECEIVE_BATCH_MAX;
 pub use replica::Replica;
+pub use transactions::{
+    CheckRule, EndRequest, PrepareRequest, PreparedMessage, ProducerStream, TransactionCheck,
+    TransactionFilter, TransactionInfo,
+};
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -61,7 +66,7 @@ use tokio::sync::Notify;
 use crate::base::{GroupId, NodeId, TopicId};
 use crate::broker::waiters::Waiters;
 use crate::command::Retention;
-pub use crate::command::{Exhausted, Order, OrderRule};
+pub use crate::command::{Decided, Decider, Decision, Exhausted, Order, OrderRule};
 use crate::machine::Effect;
 use crate::raft::EffectSink;
 pub use crate::raft::Member;
@@ -87,6 +92,8 @@ pub struct Options {
     pub store_host: SocketAddrV4,
     /// What a broker group keeps while this node leads it.
     pub retention: Retention,
+    /// How half messages that this node takes in are asked about.
+    pub checks: CheckRule,
 }
 
 /// Carries effects from the machine to whoever waits; made before the raft group, which needs it.

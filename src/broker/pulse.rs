@@ -11,6 +11,7 @@ use crate::broker::lane::LaneTask;
 use crate::broker::receive::AUTO_RENEW_STEP;
 use crate::broker::remote::Question;
 use crate::broker::retention;
+use crate::broker::transactions;
 use crate::command::{Checkout, Command, Delivery, Release, Renew, Reply, Subscribe};
 
 /// Deliveries that one tick ends at most, so that no entry takes long to apply.
@@ -53,7 +54,9 @@ impl Pulse {
         let Self { replica, lane } = self;
         let group = replica.group.clone();
         let retained = retention::keep(&replica);
-        tokio::join!(lane.run(group), tick(&replica), rounds(&replica), watch(&replica), retained);
+        let checked = transactions::check(&replica);
+        let (ticks, rounds, watch) = (tick(&replica), rounds(&replica), watch(&replica));
+        tokio::join!(lane.run(group), ticks, rounds, watch, retained, checked);
     }
 }
 

@@ -282,7 +282,7 @@ impl Replica {
 
     /// `None` when the log's front has passed the record. One that is needed was written again
     /// before, and the state says where.
-    fn record(&self, unit: Unit) -> Result<Option<Bytes>, Declined> {
+    pub(super) fn record(&self, unit: Unit) -> Result<Option<Bytes>, Declined> {
         let mut before = None;
         loop {
             let position = self.group.read(|state| state.locate(unit)).position;

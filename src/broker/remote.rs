@@ -7,6 +7,7 @@ use crate::base::{
 };
 use crate::broker::api::{MembersChange, ReceiveRequest};
 use crate::broker::members::{read_change, write_change};
+use crate::broker::transactions::{CheckParcel, Wanted};
 use crate::command::{Coded, CommandError, Reader, Writer};
 
 /// What may be asked. The numbers are part of the peer protocol.
@@ -24,6 +25,10 @@ pub(super) enum Question {
     Members(MembersChange),
     /// To the leader: hand over to this node.
     LeadBy(NodeId),
+    /// To anyone: which producers live there.
+    Producers(Vec<Wanted>),
+    /// To anyone: ask your producers what became of these.
+    Check(Vec<CheckParcel>),
 }
 
 /// One message as it travels between nodes: the record as stored, and what delivery adds.
@@ -61,6 +66,8 @@ const SEEN: u8 = 3;
 const WATCH: u8 = 4;
 const MEMBERS: u8 = 5;
 const LEAD_BY: u8 = 6;
+const PRODUCERS: u8 = 40;
+const CHECK: u8 = 41;
 
 impl Question {
     pub(super) fn encode(&self) -> Bytes {
@@ -91,6 +98,14 @@ impl Question {
                 writer.u8(LEAD_BY);
                 writer.u64(node.get());
             }
+            Self::Producers(wanted) => {
+                writer.u8(PRODUCERS);
+                writer.list(wanted, |writer, one| one.write(writer));
+            }
+            Self::Check(parcels) => {
+                writer.u8(CHECK);
+                writer.list(parcels, |writer, one| one.write(writer));
+            }
         }
         writer.finish()
     }
@@ -107,6 +122,8 @@ impl Question {
             SEEN => Self::Seen { consumers: reader.list(ClientId::read)? },
             MEMBERS => Self::Members(read_change(&mut reader)?),
             LEAD_BY => Self::LeadBy(NodeId::new(reader.u64()?)),
+            PRODUCERS => Self::Producers(reader.list(Wanted::read)?),
+            CHECK => Self::Check(reader.list(CheckParcel::read)?),
             found => return Err(CommandError::Kind { what: "a peer's question", found }),
         };
         reader.end()?;

@@ -20,6 +20,7 @@ use crate::broker::lane::{self, Lane};
 use crate::broker::members::Goals;
 use crate::broker::pulse::Pulse;
 use crate::broker::subscriptions::Subscriptions;
+use crate::broker::transactions::Producers;
 use crate::broker::waiters::Waiters;
 use crate::broker::{ASKED_OF_BROKER, Bell, Options};
 use crate::env::Env;
@@ -42,6 +43,8 @@ pub struct Inner {
     pub(super) options: Options,
     /// Shared by all replicas of the node.
     pub(super) clients: Clients,
+    /// Shared as well.
+    pub(super) producers: Producers,
     pub(super) desks: Desks,
     pub(super) lane: Lane,
     pub(super) waiters: Waiters,
@@ -69,7 +72,7 @@ impl Replica {
         env: Env,
         name: BrokerGroupName,
         (group, bell): (Group, &Bell),
-        clients: Clients,
+        (clients, producers): (Clients, Producers),
         options: Options,
     ) -> (Self, Pulse) {
         let (lane, lane_task) = lane::lane();
@@ -80,6 +83,7 @@ impl Replica {
             group,
             options,
             clients,
+            producers,
             desks: Desks::default(),
             lane,
             waiters: bell.waiters.clone(),

@@ -99,7 +99,7 @@ impl Inner {
         })
     }
 
-    fn items(
+    pub(super) fn items(
         &self,
         request: &SendRequest,
         queues: &[QueueId],

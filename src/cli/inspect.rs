@@ -221,9 +221,21 @@ fn describe(command: &Command) -> String {
             format!("{} records under way again, {bytes} bytes", relocations.len())
         }
         Command::PurgeTo { mark } => format!("the log may begin behind entry {mark}"),
+        Command::Prepare(prepare) => {
+            let (count, topic) = (prepare.halves.len(), prepare.topic);
+            format!("{count} half messages of {} for topic {topic}", prepare.producer)
+        }
+        Command::End(end) => {
+            let (at, by) = (end.transaction.at, end.by.name());
+            format!("the transaction of {at} is {} by {by}", end.decision.past())
+        }
+        Command::Check(checks) => format!("{} transactions were asked about", checks.len()),
+        Command::Resume(transaction) => {
+            format!("the transaction of {} is asked about again", transaction.at)
+        }
         Command::Trim(trim) => format!("topic {} is gone up to entry {}", trim.topic, trim.mark),
         Command::GrowTopic { topic, queues } => format!("topic {topic} has {queues} queues now"),
-        Command::Resume { group, topic } => {
+        Command::ResumeLines { group, topic } => {
             format!("message groups of topic {topic} go on for group {group}")
         }
     }

@@ -19,6 +19,7 @@ mod output;
 mod pages;
 mod serve;
 mod topic;
+mod transaction;
 mod up;
 
 use std::process::ExitCode;
@@ -61,6 +62,9 @@ enum Command {
     /// Send and receive messages.
     #[command(subcommand)]
     Message(message::Message),
+    /// List transactional messages that wait for a decision, and decide.
+    #[command(subcommand)]
+    Transaction(transaction::Transaction),
     /// Ask about the cluster; add, remove and replace nodes.
     #[command(subcommand)]
     Cluster(cluster::Cluster),
@@ -108,6 +112,7 @@ fn dispatch(command: Command, output: &Output) -> Result<(), Failure> {
         Command::Topic(topic) => here(topic.run(output)),
         Command::Group(group) => here(group.run(output)),
         Command::Message(message) => here(message.run(output)),
+        Command::Transaction(transaction) => here(transaction.run(output)),
         Command::Cluster(cluster) => here(cluster.run(output)),
         Command::Bench(bench) => here(bench.run(output)),
         Command::Inspect(inspect) => inspect.run(output),
@@ -157,6 +162,10 @@ mod tests {
             "message send --topic t --body b --tag x --key a --key b --property k=v --count 3",
             "message send --topic t --body-file f",
             "message receive --topic t --group g --filter a||b --max 10 --ack --wait 3s",
+            "transaction list --topic t --parked --limit 5",
+            "transaction commit ID --endpoint h:1",
+            "transaction rollback ID",
+            "transaction resume ID",
             "cluster status --output json",
             "cluster add-node --node 4 --peer h:1 --grpc h:2",
             "cluster remove-node --node 1 --timeout 1m",
@@ -164,6 +173,7 @@ mod tests {
             "cluster transfer-leader --broker-group g --to 2",
             "up --durability majority-memory",
             "bench produce --size 1024 --in-flight 256 --batch 16 --seconds 5 --data d --output json",
+            "bench produce --topic t --transactional",
             "bench consume --topic t --prefill 0",
             "bench e2e --endpoint h:1 --stay",
             "bench raft --in-flight 1",
@@ -188,6 +198,7 @@ mod tests {
             "message send --topic t --body b --body-file f",
             "message send --topic t --body b --property novalue",
             "message receive --topic t --group g --max 0",
+            "transaction commit",
             "bench produce --in-flight 0",
             "bench produce --batch 129",
             "bench raft --size 4194305",

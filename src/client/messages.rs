@@ -190,7 +190,7 @@ fn route_queue(queue: v2::MessageQueue) -> RouteQueue {
     RouteQueue { queue: queue.id, broker: broker.name, address: address.join(",") }
 }
 
-fn message(draft: &Draft) -> v2::Message {
+pub(super) fn message(draft: &Draft) -> v2::Message {
     let now = std::time::SystemTime::now();
     v2::Message {
         topic: Some(resource(draft.topic.as_str())),

@@ -14,6 +14,7 @@ mod producer;
 mod push_consumer;
 mod registrar;
 mod simple_consumer;
+mod transactions;
 mod values;
 
 use std::hash::{BuildHasher, RandomState};
@@ -31,6 +32,7 @@ pub use producer::Producer;
 pub use push_consumer::{PushConsumer, Pushed};
 pub use registrar::Registrar;
 pub use simple_consumer::SimpleConsumer;
+pub use transactions::{EndedTransaction, HalfMessage, OpenTransaction, TransactionAction};
 pub use values::{
     BrokerGroupStatus, Draft, GroupInfo, GroupShape, GroupTopic, MembersChange, MembersStep,
     NewMember, NodeStatus, Page, QueueInfo, Received, RouteQueue, SentMessage, Take, TopicInfo,

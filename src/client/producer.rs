@@ -38,6 +38,19 @@ impl Producer {
         self.clients[turn % self.clients.len()].send(drafts).await
     }
 
+    /// Sends drafts of one topic as transactional messages, once there is room for the request, and
+    /// commits each.
+    pub async fn transact(&self, drafts: &[Draft]) -> Result<(), ClientError> {
+        let place = self.places.acquire().await;
+        let _place = place.expect("the window is never closed");
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let client = &self.clients[turn % self.clients.len()];
+        for (draft, half) in drafts.iter().zip(client.prepare(drafts).await?) {
+            client.end_transaction(&draft.topic, &half, true).await?;
+        }
+        Ok(())
+    }
+
     /// Sends each item as one request, a full window of them at a time; the answers come in the
     /// order of the requests. Which of two neighbours is stored first is not said.
     pub fn pipeline<'a>(

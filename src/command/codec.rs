@@ -9,12 +9,13 @@ mod fields;
 mod reply;
 #[cfg(test)]
 mod tests;
+mod transaction;
 
 use bytes::Bytes;
 
 use super::{
-    Command, CreateGroup, CreateTopic, Delivery, Exhausted, Found, Order, OrderRule, Publish,
-    PublishItem, Relocation, Retention, Subscribe, Trim,
+    Checked, Command, CreateGroup, CreateTopic, Delivery, Exhausted, Found, Order, OrderRule,
+    Publish, PublishItem, Relocation, Retention, Subscribe, Trim,
 };
 use crate::base::{
     CheckoutId, ClientId, ClusterId, GroupId, GroupName, LogIndex, LogPosition, Millis, NameError,
@@ -26,7 +27,7 @@ pub use self::fields::{Reader, Writer};
 pub(super) use self::reply::{decode as decode_reply, encode as encode_reply};
 
 /// The newest version of a command, its first byte, that this program reads and writes. Version 2
-/// came with retention, version 3 with the kinds of messages; what was there before is still written as version 1, so that a replica of
+/// came with retention, 3 with the kinds of messages; what was there before is still written as version 1, so that a replica of
 /// an older program stops only at what it cannot know.
 pub const COMMAND_VERSION: u8 = 3;
 const FIRST_VERSION: u8 = 1;
@@ -56,7 +57,11 @@ const CREATE_KEPT_TOPIC: u8 = 17;
 /// A group with an order rule of its own; without one it is still [`CREATE_GROUP`].
 const CREATE_RULED_GROUP: u8 = 20;
 const GROW_TOPIC: u8 = 21;
-const RESUME: u8 = 22;
+const RESUME_LINES: u8 = 22;
+const PREPARE: u8 = 35;
+const END: u8 = 36;
+const CHECK: u8 = 37;
+const RESUME: u8 = 38;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -130,10 +135,17 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.kind(GROW_TOPIC, topic);
             writer.u32(*queues);
         }
-        Command::Resume { group, topic } => {
-            writer.kind(RESUME, group);
+        Command::ResumeLines { group, topic } => {
+            writer.kind(RESUME_LINES, group);
             topic.write(&mut writer);
         }
+        Command::Prepare(prepare) => writer.kind(PREPARE, prepare),
+        Command::End(end) => writer.kind(END, end),
+        Command::Check(checks) => {
+            writer.u8(CHECK);
+            writer.list(checks, |w, checked| checked.write(w));
+        }
+        Command::Resume(transaction) => writer.kind(RESUME, transaction),
     }
     writer.finish()
 }
@@ -148,7 +160,7 @@ fn version(command: &Command) -> u8 {
             3
         }
         Command::CreateGroup(create) if create.rule != OrderRule::default() => 3,
-        Command::GrowTopic { .. } | Command::Resume { .. } => 3,
+        Command::GrowTopic { .. } | Command::ResumeLines { .. } => 3,
         Command::Found(_)
         | Command::Publish(_)
         | Command::Deliveries(_)
@@ -166,6 +178,7 @@ fn version(command: &Command) -> u8 {
         | Command::Relocate(_)
         | Command::PurgeTo { .. }
         | Command::Trim(_) => 2,
+        Command::Prepare(_) | Command::End(_) | Command::Check(_) | Command::Resume(_) => 3,
     }
 }
 
@@ -197,7 +210,11 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
             Command::CreateGroup(CreateGroup { rule: reader.get()?, ..create })
         }
         GROW_TOPIC => Command::GrowTopic { topic: reader.get()?, queues: reader.u32()? },
-        RESUME => Command::Resume { group: reader.get()?, topic: reader.get()? },
+        RESUME_LINES => Command::ResumeLines { group: reader.get()?, topic: reader.get()? },
+        PREPARE => Command::Prepare(reader.get()?),
+        END => Command::End(reader.get()?),
+        CHECK => Command::Check(reader.list(Checked::read)?),
+        RESUME => Command::Resume(reader.get()?),
         CREATE_KEPT_TOPIC => {
             let create: CreateTopic = reader.get()?;
             Command::CreateTopic(CreateTopic { keep: Some(reader.get()?), ..create })
@@ -220,6 +237,10 @@ fn size_hint(command: &Command) -> usize {
         Command::Publish(publish) => {
             let items = publish.items.iter().map(|item| ITEM + item.record.len()).sum::<usize>();
             HEAD + 8 + 1 + 4 + items
+        }
+        Command::Prepare(prepare) => {
+            let halves = prepare.halves.iter().map(|half| 8 + ITEM + half.item.record.len());
+            HEAD + 8 + 4 + prepare.producer.as_str().len() + 8 + 4 + 4 + halves.sum::<usize>()
         }
         Command::Relocate(relocations) => {
             let items = relocations.iter().map(|one| 8 + 4 + one.record.len()).sum::<usize>();

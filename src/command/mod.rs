@@ -14,15 +14,17 @@ mod publish;
 mod reply;
 mod retention;
 mod schema;
+mod transaction;
 
 pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
 pub use delivery::{
     Ack, Checkout, Delivery, GiveUp, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
 };
 pub use publish::{Publish, PublishItem};
-pub use reply::{CheckedOut, DeliveryOutcome, Granted, Published, Refusal, Reply};
+pub use reply::{CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Refusal, Reply};
 pub use retention::{Relocation, Retention, Trim};
 pub use schema::{CreateGroup, CreateTopic, Exhausted, Found, Order, OrderRule, Subscribe};
+pub use transaction::{Checked, Decided, Decider, Decision, End, HalfItem, Prepare, Transaction};
 
 use bytes::Bytes;
 
@@ -77,10 +79,17 @@ pub enum Command {
     },
     /// Message groups that stood still after a last attempt go on, with the same message and all
     /// its attempts again.
-    Resume {
+    ResumeLines {
         group: GroupId,
         topic: TopicId,
     },
+    /// Half messages, which nobody sees before they are committed.
+    Prepare(Prepare),
+    End(End),
+    /// Producers were asked what became of these.
+    Check(Vec<Checked>),
+    /// Whoever is to be asked about it is asked again, from the first check on.
+    Resume(Transaction),
 }
 
 impl Command {

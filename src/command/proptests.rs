@@ -142,6 +142,55 @@ fn retention() -> impl Strategy<Value = Command> {
     ]
 }
 
+fn transactions() -> impl Strategy<Value = Command> {
+    let transaction = || {
+        any::<(u64, u64)>().prop_map(|(topic, at)| Transaction {
+            topic: TopicId::new(topic),
+            at: LogPosition::new(at),
+        })
+    };
+    let half = (item(), any::<u64>())
+        .prop_map(|(item, first)| HalfItem { item, first_check: Millis::new(first) });
+    let prepare = (any::<(u64, u64, u32)>(), "[a-z]{1,60}", vec(half, 0..4)).prop_map(
+        |((topic, interval, checks_max), producer, halves)| {
+            Command::Prepare(Prepare {
+                topic: TopicId::new(topic),
+                producer: ClientId::new(&producer).unwrap(),
+                interval: Millis::new(interval),
+                checks_max,
+                halves,
+            })
+        },
+    );
+    let checked = (transaction(), any::<u32>())
+        .prop_map(|(transaction, number)| Checked { transaction, number });
+    prop_oneof![
+        prepare,
+        (transaction(), decision(), decider()).prop_map(|(transaction, decision, by)| {
+            Command::End(End { transaction, decision, by })
+        }),
+        vec(checked, 0..4).prop_map(Command::Check),
+        transaction().prop_map(Command::Resume),
+    ]
+}
+
+fn decision() -> impl Strategy<Value = Decision> {
+    prop_oneof![Just(Decision::Commit), Just(Decision::RollBack)]
+}
+
+fn decider() -> impl Strategy<Value = Decider> {
+    prop_oneof![Just(Decider::Producer), Just(Decider::Check), Just(Decider::Operator)]
+}
+
+fn decided() -> impl Strategy<Value = Decided> {
+    (decision(), decider(), any::<u64>(), any::<Option<(u32, u64)>>()).prop_map(
+        |(decision, by, stamp, place)| {
+            let place = place.map(|(queue, at)| (QueueId::new(queue), QueueOffset::new(at)));
+            Decided { decision, by, stamp: UtcMillis::new(stamp), place }
+        },
+    )
+}
+
 fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         any::<(u128, [u8; 32])>().prop_map(|(cluster, handle_key)| Command::Found(Found {
@@ -161,6 +210,7 @@ fn command() -> impl Strategy<Value = Command> {
             })
         ),
         retention(),
+        transactions(),
         any::<u64>().prop_map(|topic| Command::DeleteTopic { topic: TopicId::new(topic) }),
         ("[a-z]{1,120}", any::<u32>(), vec(any::<u64>().prop_map(Millis::new), 0..18), rule())
             .prop_map(|(name, attempts_max, backoff, rule)| Command::CreateGroup(CreateGroup {
@@ -172,7 +222,7 @@ fn command() -> impl Strategy<Value = Command> {
         any::<(u64, u32)>().prop_map(|(topic, queues)| {
             Command::GrowTopic { topic: TopicId::new(topic), queues }
         }),
-        any::<(u64, u64)>().prop_map(|(group, topic)| Command::Resume {
+        any::<(u64, u64)>().prop_map(|(group, topic)| Command::ResumeLines {
             group: GroupId::new(group),
             topic: TopicId::new(topic),
         }),
@@ -193,6 +243,9 @@ fn refusal() -> impl Strategy<Value = Refusal> {
         any::<(String, String)>()
             .prop_map(|(exists, asked)| Refusal::TopicDiffers { exists, asked }),
         any::<(String, u64)>().prop_map(|(what, limit)| Refusal::Limit { what, limit }),
+        any::<u64>().prop_map(|at| Refusal::NoTransaction { at: LogPosition::new(at) }),
+        decided().prop_map(|decided| Refusal::Decided { decided }),
+        any::<(u64, u64)>().prop_map(|(bytes, limit)| Refusal::HalvesFull { bytes, limit }),
     ]
 }
 
@@ -240,6 +293,13 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         any::<u32>().prop_map(|version| Reply::Subscribed { version }),
         any::<u32>().prop_map(|fired| Reply::Ticked { fired }),
+        vec(any::<(u64, bool)>(), 0..4).prop_map(|prepared| {
+            let one = |(at, repeated)| Prepared { at: LogPosition::new(at), repeated };
+            Reply::Prepared(prepared.into_iter().map(one).collect())
+        }),
+        (decided(), any::<bool>())
+            .prop_map(|(decided, repeated)| Reply::Ended { decided, repeated }),
+        any::<u32>().prop_map(|counted| Reply::Checked { counted }),
         any::<(u64, u64)>().prop_map(|(index, state_hash)| Reply::Audited {
             index: LogIndex::new(index),
             state_hash
@@ -253,6 +313,11 @@ fn forget_places(mut command: Command) -> Command {
     if let Command::Publish(publish) = &mut command {
         for item in &mut publish.items {
             item.record_at = 0;
+        }
+    }
+    if let Command::Prepare(prepare) = &mut command {
+        for half in &mut prepare.halves {
+            half.item.record_at = 0;
         }
     }
     if let Command::Relocate(relocations) = &mut command {
@@ -308,8 +373,8 @@ proptest! {
 
     #[test]
     fn garbage_never_panics(
-        version in 0u8..4,
-        kind in 0u8..20,
+        version in 0u8..5,
+        kind in 0u8..48,
         tail in vec(any::<u8>(), 0..300),
     ) {
         let bytes: Bytes = [&[version, kind], tail.as_slice()].concat().into();

@@ -2,8 +2,10 @@
 
 use bytes::Bytes;
 
-use super::{CommandError, Unit, codec};
-use crate::base::{CheckoutId, GroupId, LogIndex, QueueId, QueueOffset, TopicId, UtcMillis};
+use super::{CommandError, Decided, Unit, codec};
+use crate::base::{
+    CheckoutId, GroupId, LogIndex, LogPosition, QueueId, QueueOffset, TopicId, UtcMillis,
+};
 
 /// The answer to one command, equal on every replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,17 @@ pub enum Reply {
         index: LogIndex,
         state_hash: u64,
     },
+    /// One for each half message, in order.
+    Prepared(Vec<Prepared>),
+    /// A transaction is over as it was asked for; `repeated` when it was before.
+    Ended {
+        decided: Decided,
+        repeated: bool,
+    },
+    /// How many checks counted.
+    Checked {
+        counted: u32,
+    },
     Refused(Refusal),
 }
 
@@ -51,6 +64,13 @@ pub struct Published {
     pub queue: QueueId,
     pub offset: QueueOffset,
     pub visible: UtcMillis,
+    pub repeated: bool,
+}
+
+/// Which transaction a half message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    pub at: LogPosition,
     pub repeated: bool,
 }
 
@@ -109,4 +129,21 @@ pub enum Refusal {
          at most: nothing new is handed out until some are acknowledged"
     )]
     MovedFull { bytes: u64, limit: u64 },
+    #[error(
+        "no transaction has its message at {at}: it was decided too long ago to be remembered, its \
+         topic was deleted, or there never was one"
+    )]
+    NoTransaction { at: LogPosition },
+    #[error(
+        "the transaction was {} by {} at {}, and the first decision stands",
+        decided.decision.past(),
+        decided.by.name(),
+        decided.stamp
+    )]
+    Decided { decided: Decided },
+    #[error(
+        "{bytes} bytes of transactional messages would wait for their decisions, {limit} at most: \
+         commit, roll back or wait for the checks"
+    )]
+    HalvesFull { bytes: u64, limit: u64 },
 }

@@ -11,11 +11,11 @@ use super::address::{HostPort, HostPortError};
 use super::error::RelationError;
 use super::raw::{
     Raw, RawAdvertise, RawBroker, RawListen, RawLog, RawMember, RawProfile, RawRaft, RawRetention,
-    RawTls,
+    RawTls, RawTransactions,
 };
 use super::{
     Advertise, Config, Listen, LogSettings, Member, NameServerConfig, Profile, RaftSettings,
-    RetentionSettings, TlsFiles,
+    RetentionSettings, TlsFiles, TransactionSettings,
 };
 
 /// Raft with more voters is slower and not safer.
@@ -44,6 +44,15 @@ const STRIDE_MIN: ByteSize = ByteSize::mib(1);
 const STRIDE_MAX: ByteSize = ByteSize::gib(4);
 /// What messages under way may keep beyond the log's front where the log has no limit in bytes.
 const UNDER_WAY_KEPT: ByteSize = ByteSize::gib(1);
+
+/// As RocketMQ's broker has them by default.
+const FIRST_CHECK: Millis = Millis::from_secs(6);
+const CHECK_INTERVAL: Millis = Millis::from_secs(30);
+const CHECKS: u32 = 15;
+/// Milliseconds; a check that comes back within less would meet the answer of the one before.
+const CHECK_INTERVAL_MIN: u64 = 100;
+const CHECK_INTERVAL_MAX: u64 = 24 * 60 * 60 * 1000;
+const CHECKS_MAX: u32 = 1000;
 
 /// The broker group of a cluster that names none.
 const BROKER_GROUP: &str = "group-0";
@@ -97,6 +106,7 @@ impl TryFrom<Raw> for Config {
             retention,
             raft: raft(&raw.raft)?,
             create_on_use: raw.broker.create_on_use.unwrap_or(profile == Profile::Dev),
+            transactions: transactions(&raw.transactions)?,
             admin_from_anywhere: raw.admin.from_anywhere.unwrap_or(false),
         })
     }
@@ -118,6 +128,7 @@ impl TryFrom<Raw> for NameServerConfig {
             retention,
             raft,
             broker,
+            transactions,
             admin,
         } = raw;
         let used = [
@@ -128,6 +139,7 @@ impl TryFrom<Raw> for NameServerConfig {
             ("retention", retention != RawRetention::default()),
             ("raft", raft != RawRaft::default()),
             ("broker", broker != RawBroker::default()),
+            ("transactions", transactions != RawTransactions::default()),
             ("admin", admin.from_anywhere.is_some()),
         ];
         match used.into_iter().find(|(_, used)| *used) {
@@ -372,6 +384,22 @@ fn retention(raw: &RawRetention, log: &LogSettings) -> Result<RetentionSettings,
         return Err(RelationError::RetentionBelowSegments { bytes, segment: log.segment });
     }
     Ok(RetentionSettings { time, bytes, stride, under_way })
+}
+
+fn transactions(raw: &RawTransactions) -> Result<TransactionSettings, RelationError> {
+    let within = |what, value, min, max| {
+        if (min..=max).contains(&value) {
+            return Ok(());
+        }
+        Err(RelationError::Transactions { what, value, min, max })
+    };
+    let first_check = raw.first_check.unwrap_or(FIRST_CHECK);
+    let check_interval = raw.check_interval.unwrap_or(CHECK_INTERVAL);
+    let checks_max = raw.checks_max.unwrap_or(CHECKS);
+    within("first_check", first_check.get(), 0, CHECK_INTERVAL_MAX)?;
+    within("check_interval", check_interval.get(), CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX)?;
+    within("checks_max", checks_max.into(), 1, CHECKS_MAX.into())?;
+    Ok(TransactionSettings { first_check, check_interval, checks_max })
 }
 
 fn within(

@@ -102,6 +102,8 @@ pub enum RelationError {
     ElectionSpread { election_min: u64, election_max: u64 },
     #[error("raft.under_way_bytes is {value}; allowed is {min} to {max}")]
     UnderWay { value: ByteSize, min: ByteSize, max: ByteSize },
+    #[error("transactions.{what} is {value}; allowed is {min} to {max}")]
+    Transactions { what: &'static str, value: u64, min: u64, max: u64 },
     #[error("raft.election_max_ms is {value}; allowed is up to {max}")]
     ElectionTooLong { value: u64, max: u64 },
 }

@@ -108,6 +108,15 @@ grpc = "broker-3.example.org:8081"
 # Create topics and groups when a client first names them. By default true in "dev" only.
 # create_on_use = false
 
+[transactions]
+# When a producer is first asked about a transactional message that nobody has committed or rolled
+# back, where the message does not say so itself; how long from one check to the next, from 100ms;
+# and after how many checks that reached a producer, 1 to 1000, the message is parked until an
+# operator decides (raftmq transaction list). What the node that took the message in says counts.
+# first_check = "6s"
+# check_interval = "30s"
+# checks_max = 15
+
 [admin]
 # Answer admin calls to any peer, not only to those of this machine.
 # from_anywhere = false
@@ -130,7 +139,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 37);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 40);
         // Saying the durability is more than not saying it: a broker group that has another one
         // is refused then.
         let shown = parse(&uncommented.join("\n"));

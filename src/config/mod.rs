@@ -54,6 +54,7 @@ pub struct Config {
     pub durability: BTreeMap<BrokerGroupName, Durability>,
     /// Topics and groups come into being when a client first names them.
     pub create_on_use: bool,
+    pub transactions: TransactionSettings,
     /// Admin calls are answered to any peer, not to loopback peers only.
     pub admin_from_anywhere: bool,
 }
@@ -137,6 +138,16 @@ pub struct RetentionSettings {
     pub bytes: ByteSize,
     pub stride: ByteSize,
     pub under_way: ByteSize,
+}
+
+/// How producers are asked about messages that nobody has decided. Logged with each message that
+/// this node takes in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionSettings {
+    /// Time to the first check where the message does not say it.
+    pub first_check: Millis,
+    pub check_interval: Millis,
+    pub checks_max: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,6 +23,7 @@ pub(super) struct Raw {
     pub(super) retention: RawRetention,
     pub(super) raft: RawRaft,
     pub(super) broker: RawBroker,
+    pub(super) transactions: RawTransactions,
     pub(super) admin: RawAdmin,
 }
 
@@ -122,6 +123,16 @@ pub(super) struct RawBroker {
     pub(super) create_on_use: Option<bool>,
     #[serde(deserialize_with = "names")]
     pub(super) durability: Option<Vec<String>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawTransactions {
+    #[serde(deserialize_with = "time")]
+    pub(super) first_check: Option<Millis>,
+    #[serde(deserialize_with = "time")]
+    pub(super) check_interval: Option<Millis>,
+    pub(super) checks_max: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -12,8 +12,8 @@ use crate::broker::{
 use crate::message::MessageKind;
 use crate::wire::raftmq as v1;
 
-use super::members;
 use super::status::{group_status, topic_status, unavailable};
+use super::{members, transactions};
 
 /// What a request without its own values gets.
 const QUEUES_DEFAULT: u32 = 8;
@@ -187,13 +187,27 @@ impl v1::admin_server::Admin for Admin {
         let steps = steps.map_err(|error| Status::invalid_argument(error.to_string()))?;
         Ok(Response::new(members::steps(steps)))
     }
+
+    async fn list_transactions(
+        &self,
+        request: Request<v1::ListTransactionsRequest>,
+    ) -> Result<Response<v1::ListTransactionsResponse>, Status> {
+        transactions::list(&self.broker, self.allow(request)?).await.map(Response::new)
+    }
+
+    async fn decide_transaction(
+        &self,
+        request: Request<v1::DecideTransactionRequest>,
+    ) -> Result<Response<v1::DecideTransactionResponse>, Status> {
+        transactions::decide(&self.broker, self.allow(request)?).await.map(Response::new)
+    }
 }
 
 fn bad_name(error: NameError) -> Status {
     Status::invalid_argument(error.to_string())
 }
 
-fn topic_name(name: &str) -> Result<TopicName, Status> {
+pub(super) fn topic_name(name: &str) -> Result<TopicName, Status> {
     TopicName::new(name).map_err(bad_name)
 }
 
@@ -205,7 +219,7 @@ fn broker_groups(names: &[String]) -> Result<Vec<BrokerGroupName>, Status> {
     names.iter().map(|name| BrokerGroupName::new(name).map_err(bad_name)).collect()
 }
 
-fn page(limit: u32) -> usize {
+pub(super) fn page(limit: u32) -> usize {
     let limit = if limit == 0 { PAGE_DEFAULT } else { limit.min(PAGE_MAX) };
     usize::try_from(limit).expect("a page is small")
 }

@@ -29,6 +29,8 @@ mod settings;
 mod status;
 mod telemetry;
 pub mod tls;
+mod transaction;
+mod transactions;
 
 use std::io;
 use std::time::Duration;

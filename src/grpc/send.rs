@@ -7,6 +7,7 @@ use super::convert::{self, Asked};
 use super::limits;
 use super::metadata::Caller;
 use super::status::{Refused, ok};
+use super::transaction;
 
 pub(super) async fn send(
     broker: &Broker,
@@ -17,10 +18,12 @@ pub(super) async fn send(
     let topic = limits::messages(&request.messages)?;
     let now = convert::now();
     let mut messages = Vec::with_capacity(request.messages.len());
+    let mut first_checks = Vec::with_capacity(request.messages.len());
     for message in request.messages {
         limits::message(&message, now).map_err(|refused| known_to(&caller, refused))?;
         match convert::asked(message.system_properties.as_ref()) {
             Asked::Kind(kind) => {
+                first_checks.push(transaction::first_check(message.system_properties.as_ref()));
                 messages.push(convert::message(message, &topic, kind, caller.peer)?);
             }
             Asked::Foreign(kind) => {
@@ -36,7 +39,11 @@ pub(super) async fn send(
         }
     }
     broker.client_seen(&caller.client, ClientKind::Producer, None);
-    let sent = broker.send(SendRequest { topic, messages, deadline: caller.answer_by() }).await?;
+    let send = SendRequest { topic, messages, deadline: caller.answer_by() };
+    if transaction::is_transactional(&send.messages)? {
+        return transaction::prepare(broker, caller.client, send, first_checks).await;
+    }
+    let sent = broker.send(send).await?;
     let entries = sent.into_iter().map(entry).collect();
     Ok(v2::SendMessageResponse { status: Some(ok()), entries })
 }

@@ -14,7 +14,7 @@ use super::metadata::Caller;
 use super::observed::Observed;
 use super::status::{Answer, Refused};
 use super::telemetry::Streams;
-use super::{ack, heartbeat, receive, route, send, telemetry};
+use super::{ack, heartbeat, receive, route, send, telemetry, transaction};
 
 #[derive(Debug)]
 pub(super) struct Messaging {
@@ -175,7 +175,10 @@ impl MessagingService for Messaging {
         &self,
         request: Request<v2::EndTransactionRequest>,
     ) -> Result<Response<v2::EndTransactionResponse>, Status> {
-        not_yet("EndTransaction", request).await
+        unary("EndTransaction", request, |caller, message| {
+            transaction::end(&self.broker, caller, message)
+        })
+        .await
     }
 
     type TelemetryStream = telemetry::Commands;

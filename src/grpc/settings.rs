@@ -2,7 +2,7 @@
 
 use tonic::Status;
 
-use crate::base::{GroupName, Millis};
+use crate::base::{GroupName, Millis, TopicName};
 use crate::broker::{ClientKind, NewGroup, Order};
 use crate::wire::rocketmq::{self as v2, ClientType, settings::PubSub};
 
@@ -40,6 +40,8 @@ impl Unfit {
 pub(super) struct Stated {
     pub(super) kind: ClientKind,
     pub(super) group: Option<GroupName>,
+    /// What a producer says that it sends to, each under the name that it goes by there.
+    pub(super) topics: Vec<(TopicName, v2::Resource)>,
 }
 
 /// The client's settings with the broker's values in them. Names come back byte for byte: one
@@ -52,12 +54,15 @@ pub(super) fn merge(
     let client_type = settings.client_type();
     let stated = match settings.pub_sub.as_mut() {
         Some(PubSub::Publishing(publishing)) => {
+            let mut topics = Vec::with_capacity(publishing.topics.len());
             for topic in &publishing.topics {
-                limits::topic(Some(topic)).map_err(|refused| Unfit::protocol(refused.text))?;
+                let name = limits::topic(Some(topic));
+                let name = name.map_err(|refused| Unfit::protocol(refused.text))?;
+                topics.push((name, topic.clone()));
             }
             publish(publishing);
             settings.backoff_policy = Some(send_policy());
-            Stated { kind: ClientKind::Producer, group: None }
+            Stated { kind: ClientKind::Producer, group: None, topics }
         }
         Some(PubSub::Subscription(subscription)) => {
             let group = limits::group(subscription.group.as_ref())
@@ -74,7 +79,7 @@ pub(super) fn merge(
             let simple =
                 matches!(client_type, ClientType::SimpleConsumer | ClientType::LiteSimpleConsumer);
             let kind = if simple { ClientKind::SimpleConsumer } else { ClientKind::PushConsumer };
-            Stated { kind, group: Some(group) }
+            Stated { kind, group: Some(group), topics: Vec::new() }
         }
         None => {
             return Err(Unfit::protocol(
@@ -176,7 +181,8 @@ mod tests {
     fn a_producer_gets_the_curve_and_the_body_limit() {
         let asked = producer(&["t"]);
         let (settings, stated) = merge(asked.clone(), of_group).unwrap();
-        assert_eq!(stated, Stated { kind: ClientKind::Producer, group: None });
+        let topics = vec![(TopicName::new("t").unwrap(), resource("t"))];
+        assert_eq!(stated, Stated { kind: ClientKind::Producer, group: None, topics });
         assert_eq!(settings.user_agent, asked.user_agent);
         assert_eq!(settings.request_timeout.unwrap().seconds, 3);
         assert_eq!(settings.metric, Some(v2::Metric { on: false, endpoints: None }));
@@ -199,7 +205,7 @@ mod tests {
     fn a_consumer_gets_its_groups_pauses_and_whole_values() {
         let (settings, stated) = merge(consumer(ClientType::PushConsumer), of_group).unwrap();
         let group = Some(GroupName::new("g").unwrap());
-        assert_eq!(stated, Stated { kind: ClientKind::PushConsumer, group });
+        assert_eq!(stated, Stated { kind: ClientKind::PushConsumer, group, topics: Vec::new() });
         assert_eq!(settings.request_timeout.unwrap().seconds, 7, "the client's own stays");
         let policy = settings.backoff_policy.unwrap();
         assert_eq!(policy.max_attempts, 17);

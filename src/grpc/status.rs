@@ -4,8 +4,9 @@ use std::fmt;
 
 use crate::base::NameError;
 use crate::broker::{
-    AckError, BadHandle, DiskFull, GroupError, HoldError, KindConflict, KindNotYet, LimitError,
-    NoGroup, NoTopic, Overloaded, ReceiveError, RouteError, SendError, TopicError, Unavailable,
+    AckError, BadHandle, BadTransactionId, DecidedOtherwise, DiskFull, EndError, GroupError,
+    HalvesFull, HoldError, KindConflict, KindNotYet, LimitError, NoGroup, NoTopic, NoTransaction,
+    Overloaded, ReceiveError, RouteError, SendError, TopicError, Unavailable,
 };
 use crate::wire::rocketmq::{self as v2, Code};
 
@@ -110,6 +111,10 @@ causes!(
     Overloaded => TooManyRequests,
     DiskFull => MasterPersistenceTimeout,
     BadHandle => InvalidReceiptHandle,
+    HalvesFull => TooManyRequests,
+    BadTransactionId => InvalidTransactionId,
+    NoTransaction => InvalidTransactionId,
+    DecidedOtherwise => PreconditionFailed,
 );
 
 impl From<Unavailable> for Refused {
@@ -137,7 +142,7 @@ macro_rules! operations {
 operations! {
     SendError {
         SendError::Limit(_) => PayloadTooLarge,
-        ; NoTopic, KindConflict, KindNotYet, Overloaded, DiskFull, Unavailable
+        ; NoTopic, KindConflict, KindNotYet, Overloaded, DiskFull, HalvesFull, Unavailable
     }
     ReceiveError {
         ReceiveError::Filter(_) => IllegalFilterExpression,
@@ -146,6 +151,7 @@ operations! {
     AckError { ; BadHandle, Unavailable }
     HoldError { ; BadHandle, Unavailable }
     RouteError { ; NoTopic, Limit, Unavailable }
+    EndError { ; BadTransactionId, NoTransaction, DecidedOtherwise, Unavailable }
 }
 
 pub(super) fn bad_topic(error: NameError) -> Refused {
@@ -177,6 +183,15 @@ pub(super) fn topic_status(error: &TopicError) -> tonic::Status {
         TopicError::At { source, .. } => {
             tonic::Status::new(topic_status(source).code(), error.to_string())
         }
+    }
+}
+
+pub(super) fn end_status(error: &EndError) -> tonic::Status {
+    match error {
+        EndError::BadTransactionId(_) => tonic::Status::invalid_argument(error.to_string()),
+        EndError::NoTransaction(_) => tonic::Status::not_found(error.to_string()),
+        EndError::DecidedOtherwise(_) => tonic::Status::failed_precondition(error.to_string()),
+        EndError::Unavailable(cause) => unavailable(cause),
     }
 }
 
@@ -233,6 +248,11 @@ mod tests {
             (AckError::from(handle.clone()).into(), 40013),
             (HoldError::from(handle).into(), 40013),
             (RouteError::from(no_topic).into(), 40402),
+            (SendError::from(HalvesFull { reason: "full".into() }).into(), 42900),
+            (EndError::from(BadTransactionId { why: "is malformed" }).into(), 40008),
+            (EndError::from(NoTransaction { reason: "none".into() }).into(), 40008),
+            (EndError::from(DecidedOtherwise { reason: "was".into() }).into(), 42800),
+            (EndError::from(unavailable(false)).into(), 50002),
         ];
         for (refused, code) in table {
             assert_eq!(refused.code as i32, code, "{refused:?}");

@@ -10,15 +10,17 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::base::ClientId;
-use crate::broker::Broker;
+use crate::base::{ClientId, TopicName};
+use crate::broker::{Broker, ClientKind, ProducerStream, TransactionCheck};
 use crate::wire::rocketmq::{self as v2, Code, telemetry_command::Command};
 
 use super::ending::Ending;
 use super::metadata::Caller;
 use super::observed::Observed;
+use super::settings::Stated;
 use super::settings::{self, Unfit};
 use super::status::{Refused, ok};
+use super::transaction;
 
 /// Commands on their way to one client; a client that does not read stops being read.
 const OUTBOX: usize = 16;
@@ -72,7 +74,8 @@ pub(super) fn telemetry(
     match caller {
         Ok(caller) => {
             let place = streams.enter(&caller.client);
-            let conversation = Conversation { broker, caller, outbox, _place: place };
+            let publishing = Publishing::default();
+            let conversation = Conversation { broker, caller, outbox, publishing, _place: place };
             tokio::spawn(conversation.run(inbound, ending));
         }
         Err(refused) => {
@@ -87,15 +90,48 @@ struct Conversation {
     broker: Broker,
     caller: Caller,
     outbox: mpsc::Sender<Item>,
+    publishing: Publishing,
     _place: Place,
+}
+
+/// What a producer has said, once it has.
+#[derive(Default)]
+struct Publishing {
+    stream: Option<ProducerStream>,
+    /// Its topics under the names that they go by there.
+    topics: HashMap<TopicName, v2::Resource>,
+}
+
+impl Publishing {
+    fn state(&mut self, broker: &Broker, client: &ClientId, stated: &Stated) {
+        if stated.kind != ClientKind::Producer {
+            return;
+        }
+        let stream = self.stream.get_or_insert_with(|| broker.producer_stream(client));
+        stream.publishes(stated.topics.iter().map(|(topic, _)| topic.clone()));
+        self.topics.extend(stated.topics.iter().cloned());
+    }
+
+    /// Takes the next question to this producer, and writes it if the producer reads.
+    async fn next(&mut self, outbox: &mpsc::Sender<Item>) {
+        let Self { stream, topics } = self;
+        let Some(stream) = stream else { return std::future::pending().await };
+        let write = |check: TransactionCheck| {
+            let topic = &check.message.topic;
+            let named = topics.get(topic).cloned().unwrap_or_else(|| transaction::plain(topic));
+            outbox.try_send(Ok(transaction::question(check, named))).is_ok()
+        };
+        stream.next(write).await;
+    }
 }
 
 impl Conversation {
     /// Ends when the client does, or the node.
-    async fn run(self, mut inbound: Streaming<v2::TelemetryCommand>, mut ending: Ending) {
+    async fn run(mut self, mut inbound: Streaming<v2::TelemetryCommand>, mut ending: Ending) {
         loop {
             let command = tokio::select! {
                 command = inbound.next() => command,
+                () = self.publishing.next(&self.outbox) => continue,
                 () = self.outbox.closed() => return,
                 () = ending.comes() => return,
             };
@@ -111,7 +147,7 @@ impl Conversation {
     }
 
     /// Results of commands are not awaited by anything yet, and unknown commands are ignored.
-    fn answer(&self, command: v2::TelemetryCommand) -> Option<Item> {
+    fn answer(&mut self, command: v2::TelemetryCommand) -> Option<Item> {
         let Some(Command::Settings(settings)) = command.command else { return None };
         let observed = Observed::begin("Telemetry");
         let merged = settings::merge(settings, |group| self.broker.group_settings(group));
@@ -122,7 +158,9 @@ impl Conversation {
         });
         match merged {
             Ok((settings, stated)) => {
-                self.broker.client_seen(&self.caller.client, stated.kind, stated.group.as_ref());
+                let client = &self.caller.client;
+                self.broker.client_seen(client, stated.kind, stated.group.as_ref());
+                self.publishing.state(&self.broker, client, &stated);
                 Some(Ok(v2::TelemetryCommand {
                     status: Some(ok()),
                     command: Some(Command::Settings(settings)),

@@ -23,6 +23,7 @@ impl State {
         self.head.stamp = entry.stamp;
         self.head.log_end = entry.end;
         self.dedup.forget(entry.stamp);
+        self.decided.forget(entry.stamp);
         let mut effects = Vec::new();
         let reply = if entry.command.is_empty() {
             Reply::Done
@@ -93,7 +94,11 @@ impl State {
             Command::PurgeTo { mark } => self.purge_to(mark),
             Command::Trim(trim) => self.trim(trim, effects),
             Command::GrowTopic { topic, queues } => self.grow_topic(topic, queues),
-            Command::Resume { group, topic } => self.resume((group, topic), effects),
+            Command::ResumeLines { group, topic } => self.resume_lines((group, topic), effects),
+            Command::Prepare(prepare) => self.prepare(entry, &prepare),
+            Command::End(end) => return self.end_transaction(entry, &end, effects),
+            Command::Check(checks) => self.note_checks(entry, &checks),
+            Command::Resume(transaction) => self.resume(entry, transaction),
         })
     }
 
@@ -112,6 +117,8 @@ impl State {
         self.queues.drop_topic(topic);
         self.subscriptions.drop_topic(topic);
         self.deliveries.drop_topic(topic);
+        self.halves.drop_topic(topic, self.deliveries.references_mut());
+        self.late.drop_topic(topic, self.deliveries.references_mut());
         self.marks.drop_topic(topic);
         effects.push(Effect::TopicGone { topic });
         Reply::Done
@@ -125,7 +132,7 @@ impl State {
         Reply::Done
     }
 
-    fn resume(&mut self, pair: (GroupId, TopicId), effects: &mut Vec<Effect>) -> Reply {
+    fn resume_lines(&mut self, pair: (GroupId, TopicId), effects: &mut Vec<Effect>) -> Reply {
         if let Err(refusal) = self.check_pair(pair.0, pair.1) {
             return Reply::Refused(refusal);
         }
@@ -278,7 +285,7 @@ impl State {
 }
 
 /// The pointer to a message whose record lies in this entry.
-fn unit_of(entry: &Entry, item: &PublishItem) -> Unit {
+pub(super) fn unit_of(entry: &Entry, item: &PublishItem) -> Unit {
     let end = item.record_at as usize + item.record.len();
     assert!(end <= entry.command.len(), "a record lies within its command");
     Unit {

@@ -22,11 +22,13 @@ use super::extents::{ExtentFile, Extents, Layout};
 use super::groups::Groups;
 use super::hash::Image;
 use super::head::Head;
+use super::late::LateUnits;
 use super::retention::Marks;
 use super::state::State;
 use super::store::Store;
 use super::subscriptions::Subscriptions;
 use super::topics::Topics;
+use super::transactions::{DecidedMemory, Halves};
 use crate::base::{LogIndex, LogPosition, Mutant, Term, UtcMillis};
 use crate::command::{Reader, Writer};
 
@@ -49,6 +51,9 @@ const DELIVERIES: u8 = 7;
 const DEDUP: u8 = 8;
 const MARKS: u8 = 9;
 const MOVED: u8 = 10;
+const HALVES: u8 = 17;
+const DECIDED: u8 = 18;
+const LATE: u8 = 19;
 const LOCAL: u8 = 100;
 
 /// The state after one entry, copied so that applying can go on. Cheap to make; turning it into
@@ -173,6 +178,9 @@ impl State {
             section(DELIVERIES, &|w| self.deliveries.write_pairs(w)),
             section(MARKS, &|w| self.marks.write(w)),
             section(MOVED, &|w| self.deliveries.write_moved(w)),
+            section(HALVES, &|w| self.halves.write(w)),
+            section(DECIDED, &|w| self.decided.write(w)),
+            section(LATE, &|w| self.late.write(w)),
         ];
         Image { sections, dedup: self.dedup.image() }
     }
@@ -320,13 +328,15 @@ impl Sections {
         local: Option<Local>,
         seed: u64,
     ) -> Result<State, CheckpointError> {
-        let known = HEAD..=MOVED;
-        let odd = |number: &u8| !known.contains(number) && *number != LOCAL;
+        let known = [HEAD..=MOVED, HALVES..=LATE, LOCAL..=LOCAL];
+        let odd = |number: &u8| !known.iter().any(|known| known.contains(number));
         if let Some(section) = self.by_number.iter().map(|(number, _)| *number).find(odd) {
             return Err(CheckpointError::Section { section });
         }
         let mut deliveries = self.table(CHECKOUTS, Deliveries::read_checkouts)?;
         self.table(DELIVERIES, |r| deliveries.read_pairs(r))?;
+        let halves = self.table(HALVES, |r| Halves::read(r, deliveries.references_mut()))?;
+        let late = self.table(LATE, |r| LateUnits::read(r, deliveries.references_mut()))?;
         self.table(MOVED, |r| deliveries.read_moved(r))?;
         let (topics, groups) =
             (self.table(TOPICS, Topics::read)?, self.table(GROUPS, Groups::read)?);
@@ -341,6 +351,9 @@ impl Sections {
             deliveries,
             dedup: self.table(DEDUP, |r| Dedup::read(r, seed))?,
             marks: self.table(MARKS, Marks::read)?,
+            halves,
+            decided: self.table(DECIDED, DecidedMemory::read)?,
+            late,
             audit: None,
         };
         state.check().map_err(|error| error.of_section(END))?;
@@ -374,6 +387,9 @@ impl State {
         super::codec::require(self.queues.belong_to(topics), "topics and queues differ")?;
         super::codec::require(self.queues.are_ordered(), "a queue starts behind its end")?;
         let front = self.marks.floor().map(|floor| floor.end).unwrap_or_default();
-        self.deliveries.check(|topic, queue| self.queues.bounds(topic, queue), front)
+        let bounds = |topic, queue| self.queues.bounds(topic, queue);
+        self.halves.check(|topic, queue| bounds(topic, queue).is_some(), &self.decided)?;
+        self.late.check(bounds, self.marks.newest_end())?;
+        self.deliveries.check(bounds, front, self.halves.len() + self.late.len())
     }
 }

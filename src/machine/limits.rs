@@ -34,5 +34,18 @@ pub const DEDUP_MAX: u64 = 1 << 20;
 /// … and for any time while it is among the last this many (rule R19).
 pub const DEDUP_MIN: u64 = 64 << 10;
 
+/// Most half messages of a broker group that nobody has decided; each costs about 300 bytes.
+pub const HALVES_MAX: usize = 1 << 20;
+/// Bytes of their records together, before the broker group was told what messages under way may
+/// keep; from then on it is that (rule R10).
+pub const HALF_BYTES_MAX: u64 = 1 << 30;
+/// A transaction's decision is remembered for at least this long …
+pub const DECIDED_WINDOW: Millis = Millis::from_secs(60 * 60);
+/// … while it is among the last this many of the broker group …
+pub const DECIDED_MAX: usize = 1 << 18;
+/// … and for any time while it is among the last this many.
+pub const DECIDED_MIN: usize = 1 << 14;
+
+const _: () = assert!(DECIDED_MIN <= DECIDED_MAX);
 const _: () = assert!(DEDUP_MIN <= DEDUP_MAX && DEDUP_MAX <= u32::MAX as u64);
 const _: () = assert!(PENDING_PER_QUEUE_MAX <= PENDING_MAX);

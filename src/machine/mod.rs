@@ -22,6 +22,7 @@ mod extents;
 mod groups;
 mod hash;
 mod head;
+mod late;
 mod limits;
 mod purge;
 mod retention;
@@ -29,6 +30,7 @@ mod state;
 mod store;
 mod subscriptions;
 mod topics;
+mod transactions;
 #[cfg(test)]
 mod proptests;
 #[cfg(test)]
@@ -53,14 +55,15 @@ pub use self::effect::Effect;
 pub use self::error::{ApplyError, CheckpointError, InstallError, OpenError};
 pub use self::groups::Group;
 pub use self::limits::{
-    DEDUP_MAX, DEDUP_MIN, DEDUP_WINDOW, EXPRESSION_MAX, GROUP_TOPICS_MAX, GROUPS_MAX, MARKS_MAX,
-    PENDING_MAX, PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, SUBSCRIPTIONS_MAX,
-    TOPICS_MAX, VIEW_MAX,
+    DECIDED_MAX, DECIDED_MIN, DECIDED_WINDOW, DEDUP_MAX, DEDUP_MIN, DEDUP_WINDOW, EXPRESSION_MAX,
+    GROUP_TOPICS_MAX, GROUPS_MAX, HALF_BYTES_MAX, HALVES_MAX, MARKS_MAX, PENDING_MAX,
+    PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, SUBSCRIPTIONS_MAX, TOPICS_MAX, VIEW_MAX,
 };
 pub use self::retention::{Front, Mark};
 pub use self::state::State;
 pub use self::store::{Opened, Rejected};
 pub use self::topics::Topic;
+pub use self::transactions::Half;
 
 /// Sizes on this replica's disk. Nothing here changes what an entry does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,6 +44,7 @@ impl State {
             let Some(before) = self.queues.raise_start(topic, queue, (end, chain)) else {
                 continue;
             };
+            self.late.drop_below((topic, queue), end, self.deliveries.references_mut());
             let queues = starts.entry(topic).or_default();
             queues.entry(queue).and_modify(|(_, start)| *start = end).or_insert((before, end));
         }
@@ -104,7 +105,7 @@ impl State {
     /// Why nothing new is handed out, if so (rule R10).
     pub(super) fn moved_full(&self) -> Option<Refusal> {
         let Retention { moved_max, .. } = self.marks.retention?;
-        let bytes = self.deliveries.moved_bytes();
+        let bytes = self.deliveries.delivered_bytes();
         (bytes > moved_max).then_some(Refusal::MovedFull { bytes, limit: moved_max })
     }
 

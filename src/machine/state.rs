@@ -7,19 +7,21 @@ use bytes::Bytes;
 use super::consume_queue::{ConsumeQueues, UnitsCursor};
 use super::dedup::Dedup;
 use super::deliveries::{
-    CheckoutInfo, Deliveries, HandleState, Lag, QueueView, ReadyMessage, Renewal,
+    CheckoutInfo, Deliveries, HandleState, Holder, Lag, QueueView, ReadyMessage, Renewal,
 };
 use super::extents::Extents;
 use super::groups::{Group, Groups};
 use super::head::Head;
+use super::late::LateUnits;
 use super::retention::{Front, Mark, Marks};
 use super::subscriptions::Subscriptions;
 use super::topics::{Topic, Topics};
+use super::transactions::{DecidedMemory, Half, Halves};
 use crate::base::{
     CheckoutId, ClientId, GroupId, GroupName, LogIndex, LogPosition, QueueId, QueueOffset, Term,
     TopicId, TopicName, UtcMillis,
 };
-use crate::command::{Found, Granted, Handle, Order, Retention, Unit};
+use crate::command::{Decided, Found, Granted, Handle, Order, Retention, Transaction, Unit};
 
 /// The machine's state. Reading it never blocks on anything but the files of queue units.
 #[derive(Debug)]
@@ -32,6 +34,9 @@ pub struct State {
     pub(super) deliveries: Deliveries,
     pub(super) dedup: Dedup,
     pub(super) marks: Marks,
+    pub(super) halves: Halves,
+    pub(super) decided: DecidedMemory,
+    pub(super) late: LateUnits,
     /// The last audit: volatile, outside the state hash.
     pub(super) audit: Option<(LogIndex, u64)>,
 }
@@ -48,6 +53,9 @@ impl State {
             deliveries: Deliveries::default(),
             dedup: Dedup::new(seed),
             marks: Marks::default(),
+            halves: Halves::default(),
+            decided: DecidedMemory::default(),
+            late: LateUnits::default(),
             audit: None,
         }
     }
@@ -326,7 +334,14 @@ impl State {
     /// first, and a unit that says where it lies now.
     pub fn to_relocate(&self) -> impl Iterator<Item = (LogPosition, Unit)> {
         let front = self.marks.intent().map(|intent| intent.end).unwrap_or_default();
-        self.deliveries.needed_before(front)
+        self.deliveries.needed_before(front).map(|(original, holder)| {
+            let unit = match holder {
+                Holder::Delivery(key) => self.deliveries.unit_of(key),
+                Holder::Late(at) => self.late.get(&at),
+                Holder::Half => self.halves.get(original).map(|half| half.unit),
+            };
+            (original, self.locate(unit.expect("what holds a record is there")))
+        })
     }
 
     /// The unit with the place where its record lies now.
@@ -337,6 +352,52 @@ impl State {
     /// Bytes of records that were written again because their messages are still under way.
     pub fn moved_bytes(&self) -> u64 {
         self.deliveries.moved_bytes()
+    }
+
+    /// A half message that nobody has decided.
+    pub fn half(&self, transaction: Transaction) -> Option<&Half> {
+        self.halves.get(transaction.at).filter(|half| half.topic == transaction.topic)
+    }
+
+    /// What became of a transaction, as long as that is remembered.
+    pub fn decided(&self, transaction: Transaction) -> Option<Decided> {
+        self.decided.get(transaction.at).copied()
+    }
+
+    /// Half messages in the order of their records, from the one behind `after`.
+    pub fn halves_after(
+        &self,
+        after: Option<LogPosition>,
+    ) -> impl Iterator<Item = (LogPosition, &Half)> {
+        self.halves.iter_after(after)
+    }
+
+    pub fn halves_count(&self) -> usize {
+        self.halves.len()
+    }
+
+    /// When the next check of a half message is due.
+    pub fn next_check(&self) -> Option<UtcMillis> {
+        self.halves.next_due()
+    }
+
+    /// Topics with half messages whose checks are due, in the order of ids, from the one behind
+    /// `after`.
+    pub fn topics_to_check(
+        &self,
+        now: UtcMillis,
+        after: Option<TopicId>,
+    ) -> impl Iterator<Item = TopicId> {
+        self.halves.topics_due(now, after)
+    }
+
+    /// Half messages of a topic whose checks are due, the most overdue first.
+    pub fn checks_due(
+        &self,
+        topic: TopicId,
+        now: UtcMillis,
+    ) -> impl Iterator<Item = (LogPosition, &Half)> {
+        self.halves.due(topic, now)
     }
 
     /// Messages that a group lost to retention before it was done with them.

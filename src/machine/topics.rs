@@ -63,7 +63,7 @@ fn settings(queues: u32, kinds: &[MessageKind], keep: Option<Millis>) -> String 
     format!("{queues} queues of {} messages{kept}", kinds.join(", "))
 }
 
-fn limit(what: &str, limit: usize) -> Refusal {
+pub(super) fn limit(what: &str, limit: usize) -> Refusal {
     Refusal::Limit { what: what.to_owned(), limit: limit as u64 }
 }
 

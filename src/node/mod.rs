@@ -94,5 +94,10 @@ fn broker_options(config: &Config) -> broker::Options {
             bytes: config.retention.bytes.get(),
             moved_max: config.retention.under_way.get(),
         },
+        checks: broker::CheckRule {
+            first: config.transactions.first_check,
+            interval: config.transactions.check_interval,
+            max: config.transactions.checks_max,
+        },
     }
 }

@@ -92,19 +92,23 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::Relocate(_)
         | Command::PurgeTo { .. }
         | Command::Trim(_)
-        | Command::GrowTopic { .. } => true,
+        | Command::GrowTopic { .. }
+        | Command::Prepare(_)
+        | Command::End(_)
+        | Command::Check(_)
+        | Command::Resume(_) => true,
         Command::DeleteTopic { .. }
         | Command::DeleteGroup { .. }
         | Command::Unsubscribe(_)
         | Command::Tick { .. }
-        | Command::Resume { .. }
+        | Command::ResumeLines { .. }
         | Command::Audit => false,
     }
 }
 
 pub(crate) fn class_of(command: &Command) -> Class {
     match command {
-        Command::Publish(_) => Class::Message,
+        Command::Publish(_) | Command::Prepare(_) => Class::Message,
         Command::Deliveries(deliveries) => {
             let hands_out = |delivery: &Delivery| matches!(delivery, Delivery::Checkout(_));
             if deliveries.iter().any(hands_out) { Class::Checkout } else { Class::Other }
@@ -118,8 +122,11 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Unsubscribe(_)
         | Command::Tick { .. }
         | Command::GrowTopic { .. }
-        | Command::Resume { .. }
-        | Command::Audit => Class::Other,
+        | Command::ResumeLines { .. }
+        | Command::Audit
+        | Command::End(_)
+        | Command::Check(_)
+        | Command::Resume(_) => Class::Other,
         Command::Retain(_)
         | Command::PurgeIntent { .. }
         | Command::Relocate(_)

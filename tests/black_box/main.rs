@@ -33,3 +33,4 @@ mod retention;
 mod scale;
 mod storm;
 mod tls;
+mod transactions;

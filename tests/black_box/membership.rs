@@ -215,15 +215,85 @@ fn a_fourth_node_comes_and_the_first_goes_under_load() {
 /// Bytes of one message, and messages of one request.
 const BODY: usize = 64 << 10;
 const BATCH: usize = 16;
-const PASSED: usize = 300 << 20;
+
+/// The small form of the test command, or what the environment says (`jepsen prove catch-up`).
+struct Form {
+    passed: usize,
+    keep: String,
+    segment: String,
+    /// Whether a fixed load is compared with itself while a node catches up: a figure, not a test.
+    measured: bool,
+}
+
+impl Form {
+    fn of_environment() -> Self {
+        let text =
+            |name: &str, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
+        let mib: usize = text("RAFTMQ_FORM_PASSED_MIB", "300").parse().unwrap();
+        Self {
+            passed: mib << 20,
+            keep: text("RAFTMQ_FORM_KEEP", "64MiB"),
+            segment: text("RAFTMQ_FORM_SEGMENT", "8MiB"),
+            measured: std::env::var("RAFTMQ_FORM_MEASURED").is_ok(),
+        }
+    }
+}
+
+/// Sends 1 KiB messages for so long, at a rate or as fast as they go; answers messages a second.
+fn produce(endpoint: SocketAddr, rate: Option<u64>, seconds: u64) -> f64 {
+    let (endpoint, seconds) = (endpoint.to_string(), seconds.to_string());
+    let rate = rate.map(|rate| rate.to_string());
+    let mut words = vec!["bench", "produce", "--endpoint", &endpoint, "--output", "json"];
+    words.extend(["--seconds", &seconds]);
+    words.extend(rate.iter().flat_map(|rate| ["--rate", rate.as_str()]));
+    tool(words).unwrap()["messages_per_second"].as_f64().unwrap()
+}
+
+/// Runs `catching_up` beside a load of half of what goes, and tells how that load fared before and
+/// meanwhile.
+fn beside_a_fixed_load<T>(endpoint: SocketAddr, catching_up: impl FnOnce() -> T) -> T {
+    const SECONDS: u64 = 10;
+    let rate = produce(endpoint, None, SECONDS) / 2.0;
+    assert!(rate > 1.0, "nothing goes");
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    let rate = rate as u64;
+    let before = produce(endpoint, Some(rate), SECONDS);
+    std::thread::scope(|scope| {
+        let meanwhile = scope.spawn(|| produce(endpoint, Some(rate), SECONDS));
+        let done = catching_up();
+        let meanwhile = meanwhile.join().unwrap();
+        println!(
+            "catch-up: a load of {rate}/s got {before:.0}/s before and {meanwhile:.0}/s meanwhile: \
+             {:.0} %",
+            meanwhile / before * 100.0
+        );
+        done
+    })
+}
+
+/// Waits until a node has applied what others had when it came.
+fn caught_up(cluster: &Cluster, endpoint: SocketAddr, node: u64) {
+    let applied = || -> Result<(Option<u64>, Option<u64>), String> {
+        let replicas = cluster.status_by(endpoint)?;
+        let most = replicas.iter().filter_map(|replica| replica.applied).max();
+        let own = replicas.iter().find(|replica| replica.node == node);
+        Ok((most, own.and_then(|replica| replica.applied)))
+    };
+    let (wanted, _) = applied().unwrap();
+    assert!(wanted.is_some());
+    until("the node has caught up", CATCH_UP, || match applied()? {
+        (_, own) if own >= wanted => Ok(()),
+        other => Err(format!("{other:?} for {wanted:?}")),
+    });
+}
 
 /// Lets so much pass that the log keeps only a part of it.
-fn pump(endpoint: SocketAddr) {
+fn pump(endpoint: SocketAddr, passed: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let producer = Producer::connect(&endpoint.to_string(), 4).await.unwrap();
         let drafts = vec![draft(vec![7; BODY]); BATCH];
-        let requests = PASSED / (BODY * BATCH);
+        let requests = passed / (BODY * BATCH);
         let sends = (0..requests).map(|_| async {
             let start = Instant::now();
             while let Err(error) = producer.send(&drafts).await {
@@ -238,10 +308,11 @@ fn pump(endpoint: SocketAddr) {
 
 #[test]
 fn a_node_that_was_away_and_one_that_is_new_catch_up_with_a_purged_log() {
+    let form = Form::of_environment();
     let environment = vec![
-        ("RAFTMQ_LOG__SEGMENT_BYTES", "8MiB".to_owned()),
-        ("RAFTMQ_LOG__CHECKPOINT_BYTES", "8MiB".to_owned()),
-        ("RAFTMQ_RETENTION__BYTES", "64MiB".to_owned()),
+        ("RAFTMQ_LOG__SEGMENT_BYTES", form.segment.clone()),
+        ("RAFTMQ_LOG__CHECKPOINT_BYTES", form.segment.clone()),
+        ("RAFTMQ_RETENTION__BYTES", form.keep.clone()),
     ];
     let cluster = Cluster::start(Plan { spare: 1, environment, ..Plan::of(3) });
     let nodes = cluster.nodes();
@@ -252,7 +323,7 @@ fn a_node_that_was_away_and_one_that_is_new_catch_up_with_a_purged_log() {
     until("node 3 is gone", PATIENCE, || gone(third.pid));
 
     let start = Instant::now();
-    pump(second.grpc);
+    pump(second.grpc, form.passed);
     let pumped = start.elapsed();
     for node in [first, second] {
         until("the log is cut beyond what node 3 has", PATIENCE, || {
@@ -262,10 +333,15 @@ fn a_node_that_was_away_and_one_that_is_new_catch_up_with_a_purged_log() {
     }
 
     // With its old directory.
-    let start = Instant::now();
-    let again = ByHand::again(&cluster, third.clone());
+    let come_again = || {
+        let start = Instant::now();
+        let again = ByHand::again(&cluster, third.clone());
+        caught_up(&cluster, second.grpc, 3);
+        (again, start.elapsed())
+    };
+    let (again, old_directory) =
+        if form.measured { beside_a_fixed_load(second.grpc, come_again) } else { come_again() };
     cluster.wait_equal_by(second.grpc, &[1, 2, 3], CATCH_UP);
-    let old_directory = start.elapsed();
     until("node 3 is ready", PATIENCE, || check_ready(&again.node));
     again.kill();
 
@@ -278,11 +354,17 @@ fn a_node_that_was_away_and_one_that_is_new_catch_up_with_a_purged_log() {
     new.wait_obstacle("add-node --node 4");
     let (peer, grpc) = (new.node.peer.to_string(), new.grpc().to_string());
     let words = ["replace-node", "--old", "3", "--new", "4", "--peer", &peer, "--grpc", &grpc];
-    let replaced = change(first.grpc, &words);
+    let replaced = if form.measured {
+        beside_a_fixed_load(second.grpc, || change(first.grpc, &words))
+    } else {
+        change(first.grpc, &words)
+    };
     cluster.wait_equal_by(second.grpc, &[1, 2, 4], CATCH_UP);
     println!(
-        "membership: 300 MiB passed in {pumped:?}; caught up with the old directory in \
-         {old_directory:?}, replaced by an empty one in {replaced:?}"
+        "catch-up: {} MiB passed in {pumped:.1?}, {} kept; caught up with the old directory in \
+         {old_directory:.1?}, replaced by an empty one in {replaced:.1?}",
+        form.passed >> 20,
+        form.keep
     );
 
     // Node 1 dies; what is left serves everything that the log still has, and takes more.

@@ -15,9 +15,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Error, Uri};
-use tonic::{Request, Status};
+use tonic::{Request, Status, Streaming};
 use v2::messaging_service_client::MessagingServiceClient;
 use v2::receive_message_response::Content;
 
@@ -30,6 +33,29 @@ const RPC_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Raw {
     rpc: MessagingServiceClient<Channel>,
     client_id: Option<&'static str>,
+}
+
+/// An open Telemetry stream.
+pub(crate) struct Talk {
+    _commands: mpsc::Sender<v2::TelemetryCommand>,
+    inbound: Streaming<v2::TelemetryCommand>,
+}
+
+impl Talk {
+    /// What the server says next; an error when it says nothing for so long, or ends the stream.
+    pub(crate) async fn next(&mut self, within: Duration) -> Result<v2::TelemetryCommand, Status> {
+        match timeout(within, self.inbound.message()).await {
+            Ok(Ok(Some(command))) => Ok(command),
+            Ok(Ok(None)) => Err(Status::aborted("the server ended the stream")),
+            Ok(Err(status)) => Err(status),
+            Err(_) => Err(Status::deadline_exceeded(format!("nothing within {within:?}"))),
+        }
+    }
+
+    /// What it has said already.
+    pub(crate) async fn try_next(&mut self) -> Option<v2::TelemetryCommand> {
+        self.next(Duration::ZERO).await.ok()
+    }
 }
 
 /// Code and text of an answer that is carried inside the response.
@@ -110,6 +136,7 @@ impl Raw {
             -> ChangeInvisibleDurationResponse;
         notify_client_termination(NotifyClientTerminationRequest)
             -> NotifyClientTerminationResponse;
+        end_transaction(EndTransactionRequest) -> EndTransactionResponse;
     }
 
     /// The whole stream of one receive.
@@ -139,6 +166,17 @@ impl Raw {
         let request = self.request(tokio_stream::iter(commands));
         let mut stream = self.rpc.telemetry(request).await?.into_inner();
         stream.message().await
+    }
+
+    /// A stream of commands that stays open until it is dropped.
+    pub(crate) async fn talk(&mut self, first: v2::TelemetryCommand) -> Result<Talk, Status> {
+        let (commands, outbound) = mpsc::channel(4);
+        commands.send(first).await.expect("the channel is new");
+        let mut request = self.request(ReceiverStream::new(outbound));
+        // Longer than a test; the connection's own time is for single calls.
+        request.set_timeout(Duration::from_secs(600));
+        let inbound = self.rpc.telemetry(request).await?.into_inner();
+        Ok(Talk { _commands: commands, inbound })
     }
 
     /// Sends and expects it to be refused or taken as a whole.

@@ -11,9 +11,9 @@ use crate::history::{Answer, History, Micros, Place, What};
 pub(crate) struct Clocks {
     /// Whether any clock was set or ran at another rate: then no time is promised.
     pub(crate) disturbed: bool,
-    /// Topics from this number on are in order: there a failure brings others back early, and their
-    /// attempts do not count. [`super::order`] looks at them.
-    pub(crate) ordered_from: u32,
+    /// The topic that is in order: there a failure brings others back early, and their attempts do
+    /// not count. [`super::order`] looks at them.
+    pub(crate) ordered: u32,
 }
 
 /// Stamps are whole milliseconds, and the clock moves in steps.
@@ -43,7 +43,7 @@ pub(crate) fn check(history: &History, clocks: Clocks) -> Findings {
     for ((group, place), told) in &told {
         let at = format!("group {group}, {place}");
         check_acked(&at, told, &mut findings);
-        let ordered = place.topic >= clocks.ordered_from;
+        let ordered = place.topic == clocks.ordered;
         check_attempts(&at, told, ordered, &mut findings);
         if !clocks.disturbed && !ordered {
             check_hidden(&at, told, &mut findings);
@@ -145,7 +145,7 @@ mod tests {
     use super::super::scenes::{Scene, checks};
     use super::*;
 
-    const CLOCKS: Clocks = Clocks { disturbed: false, ordered_from: 1 };
+    const CLOCKS: Clocks = Clocks { disturbed: false, ordered: 1 };
 
     fn look(scene: &Scene) -> Findings {
         check(&scene.history, CLOCKS)
@@ -182,7 +182,7 @@ mod tests {
             Scene::default().received(&[(1, 0)], 1, (0, 10)).received(&[(1, 0)], 2, (20, 500));
         assert_eq!(checks(&look(&scene)), ["hidden"]);
         let disturbed = check(&scene.history, Clocks { disturbed: true, ..CLOCKS });
-        let ordered = check(&scene.history, Clocks { ordered_from: 0, ..CLOCKS });
+        let ordered = check(&scene.history, Clocks { ordered: 0, ..CLOCKS });
         assert_eq!(ordered.verdict(), Verdict::True);
         assert_eq!(disturbed.verdict(), Verdict::True);
         let held = Scene::default()

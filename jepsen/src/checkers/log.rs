@@ -34,7 +34,7 @@ fn places(history: &History, findings: &mut Findings) -> (At, Of) {
     };
     for operation in &history.operations {
         match (&operation.what, operation.answer()) {
-            (What::Send { value, .. }, Some(Answer::Sent(place))) => {
+            (What::Send { value, .. } | What::End { value, .. }, Some(Answer::Sent(place))) => {
                 told(*place, *value, findings);
             }
             (What::Receive { .. }, Some(Answer::Received(deliveries))) => {
@@ -61,7 +61,7 @@ fn check_order(history: &History, findings: &mut Findings) {
     let mut spans: BTreeMap<Value, Span> = BTreeMap::new();
     let mut queues: BTreeMap<(u32, u32), BTreeMap<u64, Value>> = BTreeMap::new();
     for operation in &history.operations {
-        let What::Send { value, .. } = operation.what else { continue };
+        let Some(value) = operation.what.shows() else { continue };
         let span =
             spans.entry(value).or_insert(Span { invoked: operation.invoked, acked: Micros::MAX });
         if let Some(Answer::Sent(place)) = operation.answer() {
@@ -96,7 +96,7 @@ fn check_bounds(history: &History, findings: &mut Findings) {
     let mut starts: Vec<(Micros, (u32, u32), u64)> = Vec::new();
     for operation in &history.operations {
         match (&operation.what, operation.answer()) {
-            (What::Send { .. }, Some(Answer::Sent(place))) => {
+            (What::Send { .. } | What::End { .. }, Some(Answer::Sent(place))) => {
                 let queue = (place.topic, place.queue);
                 ends.push((operation.ended(), queue, place.offset + 1));
             }

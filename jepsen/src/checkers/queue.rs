@@ -28,9 +28,18 @@ fn sends(history: &History) -> Sends {
     let mut possible = BTreeSet::new();
     let mut attempted = BTreeMap::new();
     for operation in &history.operations {
-        let What::Send { value, .. } = operation.what else { continue };
+        // Whoever wanted to roll it back was told that it is committed.
+        if let What::End { value, commit: false, .. } = operation.what
+            && matches!(operation.answer(), Some(Answer::Decided { committed: true }))
+        {
+            acked.insert(value);
+            possible.insert(value);
+        }
+        let Some(value) = operation.what.shows() else { continue };
         attempted.entry(value).or_insert(operation.invoked);
         match operation.outcome {
+            // Refused with the fact: it was rolled back before.
+            Outcome::Ok(Answer::Decided { .. } | Answer::NoTransaction) => {}
             Outcome::Ok(_) => {
                 acked.insert(value);
                 possible.insert(value);
@@ -117,7 +126,7 @@ pub(crate) fn check(history: &History, groups: &[u32], drain: Drain, gone: &Gone
 fn check_seen(history: &History, sends: &Sends, findings: &mut Findings) -> Seen {
     let mut seen = Seen::default();
     for operation in &history.operations {
-        let What::Receive { group, .. } = operation.what else { continue };
+        let What::Receive { group, wants, .. } = operation.what else { continue };
         let Some(Answer::Received(deliveries)) = operation.answer() else { continue };
         for delivery in deliveries {
             let Some(value) = delivery.value else {
@@ -135,6 +144,10 @@ fn check_seen(history: &History, sends: &Sends, findings: &mut Findings) -> Seen
                 }
                 Some(_) => {}
             }
+            if !wants.has(value) {
+                let what = format!("group {group} got {value}, but asked for {}", wants.filter());
+                findings.violated("unwanted", what);
+            }
             if sends.refused.contains(&value) {
                 let what = format!("group {group} got {value}, all sends of which had failed");
                 findings.violated("aborted", what);
@@ -151,7 +164,7 @@ fn places(history: &History) -> BTreeMap<Value, Place> {
     let mut places = BTreeMap::new();
     for operation in &history.operations {
         match (&operation.what, operation.answer()) {
-            (What::Send { value, .. }, Some(Answer::Sent(place))) => {
+            (What::Send { value, .. } | What::End { value, .. }, Some(Answer::Sent(place))) => {
                 places.insert(*value, *place);
             }
             (What::Receive { .. }, Some(Answer::Received(deliveries))) => {
@@ -169,6 +182,7 @@ mod tests {
     use super::super::scenes::{Scene, checks};
     use super::super::{Findings, Verdict};
     use super::*;
+    use crate::history::{Delivery, Wanted};
 
     fn look(scene: &Scene, drain: Drain) -> Findings {
         check(&scene.history, &[0], drain, &Gone::default())
@@ -217,6 +231,22 @@ mod tests {
         assert_eq!(checks(&look(&early, Drain::Complete)), ["unexpected"]);
         let rubbish = Scene::default().received_rubbish(0, (0, 2));
         assert_eq!(checks(&look(&rubbish, Drain::Complete)), ["corrupt"]);
+    }
+
+    #[test]
+    fn a_message_that_was_not_asked_for_is_seen() {
+        let got = |wants| {
+            let delivery = Delivery {
+                place: Place { topic: 0, queue: 0, offset: 0 },
+                value: Some(Value { producer: 1, count: 1 }),
+                attempt: 1,
+            };
+            let answer = Outcome::Ok(Answer::Received(vec![delivery]));
+            let scene = Scene::default().sent(1, 0, (0, 5)).receive_of(wants, (10, 20), answer);
+            checks(&look(&scene, Drain::Complete))
+        };
+        assert_eq!(got(Wanted::Odd), Vec::<&str>::new());
+        assert_eq!(got(Wanted::Even), ["unwanted"]);
     }
 
     #[test]

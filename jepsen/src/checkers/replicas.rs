@@ -100,7 +100,7 @@ fn check_content(history: &History, replica: &Replica, findings: &mut Findings) 
         }
     }
     for operation in &history.operations {
-        let What::Send { value, .. } = operation.what else { continue };
+        let Some(value) = operation.what.shows() else { continue };
         let Some(Answer::Sent(place)) = operation.answer() else { continue };
         let start = replica.queues.get(&(place.topic, place.queue)).map_or(0, |bounds| bounds.0);
         if place.offset < start {

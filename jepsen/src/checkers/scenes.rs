@@ -1,6 +1,8 @@
 //! Short histories for the tests of checkers.
 
-use crate::history::{Answer, Delivery, History, Micros, Outcome, Place, QueueBounds, Value, What};
+use crate::history::{
+    Answer, Delivery, History, Micros, Outcome, Place, QueueBounds, Value, Wanted, What,
+};
 
 pub(super) fn value(count: u32) -> Value {
     Value { producer: 1, count }
@@ -38,6 +40,30 @@ impl Scene {
         self.call(1, what, during, Outcome::Unknown("?".to_owned()))
     }
 
+    pub(super) fn prepared(self, count: u32, id: &str, during: (u64, u64)) -> Self {
+        let what = What::Prepare { topic: 0, value: value(count) };
+        self.call(1, what, during, Outcome::Ok(Answer::Prepared(id.to_owned())))
+    }
+
+    pub(super) fn ended(
+        self,
+        count: u32,
+        commit: bool,
+        during: (u64, u64),
+        outcome: Outcome,
+    ) -> Self {
+        self.call(1, What::End { topic: 0, value: value(count), commit }, during, outcome)
+    }
+
+    pub(super) fn committed(self, count: u32, offset: u64, during: (u64, u64)) -> Self {
+        self.ended(count, true, during, Outcome::Ok(Answer::Sent(place(offset))))
+    }
+
+    pub(super) fn asked(self, count: Option<u32>, during: (u64, u64)) -> Self {
+        let answer = Answer::Asked(count.map(value));
+        self.call(4, What::Listen { topic: 0 }, during, Outcome::Ok(answer))
+    }
+
     /// Group 0 gets values with their offsets, for a second each.
     pub(super) fn received(
         self,
@@ -60,8 +86,12 @@ impl Scene {
     }
 
     pub(super) fn receive(self, during: (u64, u64), outcome: Outcome) -> Self {
+        self.receive_of(Wanted::All, during, outcome)
+    }
+
+    pub(super) fn receive_of(self, wants: Wanted, during: (u64, u64), outcome: Outcome) -> Self {
         let invisible: Micros = 1_000_000;
-        self.call(2, What::Receive { group: 0, topic: 0, invisible }, during, outcome)
+        self.call(2, What::Receive { group: 0, topic: 0, invisible, wants }, during, outcome)
     }
 
     pub(super) fn acked(self, offset: u64, attempt: u32, during: (u64, u64)) -> Self {

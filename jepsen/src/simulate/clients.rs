@@ -4,6 +4,7 @@
 mod consumer;
 pub(super) mod ordered;
 pub(super) mod producer;
+mod transactor;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -45,26 +46,36 @@ pub(crate) struct Workload {
     pub(crate) producers: u32,
     /// They send to the last topic, which is in order.
     pub(crate) ordered_producers: u32,
+    /// Clients that send transactional messages, to a topic of its own behind the others.
+    pub(crate) transactors: u32,
     pub(crate) consumers_per_group: u32,
     /// The longest pause between two sends of one producer.
     pub(crate) send_pause_millis: u64,
     pub(crate) body_max: u64,
     /// The longest time for which messages are hidden.
     pub(crate) invisible_millis: u64,
+    /// Messages have tags, and consumers of all groups but the first ask now for these, now for
+    /// those.
+    pub(crate) tagged: bool,
 }
 
 impl Workload {
-    /// The normal topics come first, then the one that is in order.
+    /// Topics are made in this order: normal ones, then the one for transactions, then the one that
+    /// is in order.
+    pub(crate) fn all_topics(&self) -> u32 {
+        self.ordered_topic() + 1
+    }
+
     pub(crate) fn ordered_topic(&self) -> u32 {
-        self.topics
+        self.topics + u32::from(self.transactors > 0)
     }
 
-    fn all_topics(&self) -> u32 {
-        self.topics + 1
-    }
-
-    fn kind_of(&self, topic: u32) -> MessageKind {
-        if topic == self.ordered_topic() { MessageKind::Fifo } else { MessageKind::Normal }
+    fn kind(&self, topic: u32) -> MessageKind {
+        match topic {
+            topic if topic < self.topics => MessageKind::Normal,
+            topic if topic == self.ordered_topic() => MessageKind::Fifo,
+            _ => MessageKind::Transaction,
+        }
     }
 }
 
@@ -158,6 +169,10 @@ impl Clients {
         *self.0.nodes.lock() = nodes.to_vec();
     }
 
+    pub(crate) fn is_tagged(&self) -> bool {
+        self.0.workload.tagged
+    }
+
     fn is_quiet(&self) -> bool {
         self.0.quiet.load(Ordering::Relaxed)
     }
@@ -174,6 +189,14 @@ impl Clients {
         }
         for producer in 0..workload.ordered_producers {
             tokio::spawn(ordered::run(self.clone(), ordered::FIRST + producer));
+        }
+        let transactional = workload.topics;
+        for transactor in 0..workload.transactors {
+            tokio::spawn(transactor::run(self.clone(), transactional, transactor));
+            tokio::spawn(transactor::answer(self.clone(), transactional, transactor));
+        }
+        if workload.transactors > 0 {
+            tokio::spawn(transactor::operate(self.clone(), transactional));
         }
         let consumers = workload.groups * workload.consumers_per_group;
         for consumer in 0..consumers {
@@ -203,14 +226,15 @@ impl Clients {
                 sleep(Duration::from_millis(100)).await;
             }
         }
-        for topic in 0..self.0.workload.all_topics() {
+        let all = self.0.workload.all_topics();
+        for topic in 0..all {
             while !self.create_topic(&random, client, topic).await {
                 sleep(Duration::from_millis(100)).await;
             }
         }
         loop {
             sleep(Duration::from_millis(random.between(50, 1000))).await;
-            let topic = u32::try_from(random.between(0, self.0.workload.all_topics().into()));
+            let topic = u32::try_from(random.between(0, all.into()));
             self.look(&random, client, topic.unwrap_or_default()).await;
         }
     }
@@ -237,7 +261,7 @@ impl Clients {
         let new = NewTopic {
             name: topic_name(topic),
             queues: self.0.workload.queues,
-            kinds: vec![self.0.workload.kind_of(topic)],
+            kinds: vec![self.0.workload.kind(topic)],
             keep: None,
             broker_groups: Vec::new(),
         };

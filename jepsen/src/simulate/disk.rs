@@ -1,7 +1,8 @@
 //! A node's disk: the simulated one, watched, and slow when it is told to be.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -23,9 +24,13 @@ pub(crate) struct NodeDisk {
     random: Random,
     /// The longest that a sync of the log takes, in microseconds.
     slow: AtomicU64,
+    /// What somebody may hold of each file, which keeps it under a new name.
+    lent: Mutex<BTreeMap<PathBuf, SharedLent>>,
     /// Bytes that were written over while somebody held them.
     overwritten: Mutex<Vec<String>>,
 }
+
+type SharedLent = Arc<Mutex<Vec<Lent>>>;
 
 /// So many lent pieces of one file are remembered before those that came back are forgotten.
 const LENT_MAX: usize = 256;
@@ -36,8 +41,8 @@ impl NodeDisk {
     pub(crate) fn new(node: usize, seed: u64, trace: Trace) -> Self {
         let random = Random::new(seed, &format!("disk {node}"));
         let slow = AtomicU64::new(SYNC_MICROS);
-        let overwritten = Mutex::default();
-        Self { sim: SimDisk::new(), node, trace, random, slow, overwritten }
+        let (lent, overwritten) = (Mutex::default(), Mutex::default());
+        Self { sim: SimDisk::new(), node, trace, random, slow, lent, overwritten }
     }
 
     /// Syncs take up to so long from now on; `None` is the usual time.
@@ -47,6 +52,11 @@ impl NodeDisk {
 
     pub(crate) fn take_overwritten(&self) -> Vec<String> {
         std::mem::take(&mut self.overwritten.lock())
+    }
+
+    /// The program is gone, and with it whatever it held.
+    pub(crate) fn forget_lent(&self) {
+        self.lent.lock().clear();
     }
 
     fn note<T>(&self, what: &str, path: &Path, result: io::Result<T>) -> io::Result<T> {
@@ -70,7 +80,7 @@ impl Disk for Watched {
 
     fn open(&self, path: &Path, open: Open) -> io::Result<Arc<dyn File>> {
         let file = self.0.note("open", path, self.0.sim.open(path, open))?;
-        let lent = Mutex::default();
+        let lent = self.0.lent.lock().entry(path.into()).or_default().clone();
         Ok(Arc::new(WatchedFile { disk: self.0.clone(), path: path.into(), file, lent }))
     }
 
@@ -83,11 +93,17 @@ impl Disk for Watched {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.note("rename", to, self.0.sim.rename(from, to))
+        self.0.note("rename", to, self.0.sim.rename(from, to))?;
+        let mut lent = self.0.lent.lock();
+        let moved = lent.remove(from).unwrap_or_default();
+        lent.insert(to.into(), moved);
+        Ok(())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.note("remove", path, self.0.sim.remove(path))
+        self.0.note("remove", path, self.0.sim.remove(path))?;
+        self.0.lent.lock().remove(path);
+        Ok(())
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
@@ -113,7 +129,7 @@ struct WatchedFile {
     disk: Arc<NodeDisk>,
     path: Box<Path>,
     file: Arc<dyn File>,
-    lent: Mutex<Vec<Lent>>,
+    lent: SharedLent,
 }
 
 /// Bytes that somebody may hold.

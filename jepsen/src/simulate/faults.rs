@@ -8,6 +8,8 @@ use super::run::Cluster;
 
 /// Bytes that may be written before the nodes have told each other that room is short.
 const SUDDEN: u64 = 200 << 10;
+/// A node whose disk died slowly is back after this.
+const BACK: Micros = 500_000;
 /// A fault that has found nobody for so long takes any node.
 const PATIENCE: Micros = 500_000;
 
@@ -185,7 +187,12 @@ fn end(cluster: &mut Cluster, active: &Active) {
         match active.planned.fault {
             Fault::Pause { .. } => cluster.world.pause(*node, false),
             Fault::Full { .. } => disk.sim.set_capacity(None),
-            Fault::Slow { .. } => disk.set_slow(None),
+            Fault::Slow { dies, .. } => {
+                disk.set_slow(None);
+                if dies && cluster.is_up(*node) {
+                    cluster.crash(*node, active.planned.until + BACK);
+                }
+            }
             Fault::Skew { .. } => cluster.nodes[*node].node.clock.set_skew(0),
             Fault::Rate { .. } => cluster.world.set_rate(*node, 0),
             // The node comes back by itself, and countdowns end with the life they were set in.

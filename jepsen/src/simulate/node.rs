@@ -12,8 +12,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream;
 use parking_lot::Mutex;
-use raftmq::base::{BrokerGroupId, BrokerGroupName, ByteSize, NodeId};
-use raftmq::broker::{ASKED_OF_BROKER, Bell, Broker, BrokerNode, Nodes, Options, Seat};
+use raftmq::base::{BrokerGroupId, BrokerGroupName, ByteSize, Millis, NodeId};
+use raftmq::broker::{ASKED_OF_BROKER, Bell, Broker, BrokerNode, CheckRule, Nodes, Options, Seat};
 use raftmq::command::Retention;
 use raftmq::env::Env;
 use raftmq::env::sim::SimEntropy;
@@ -85,6 +85,9 @@ impl Nodes for Everybody {
         (0..self.0).map(node).collect()
     }
 }
+
+/// Often enough that transactions are asked about, and parked, within a run.
+const CHECKS: CheckRule = CheckRule { first: Millis::new(400), interval: Millis::new(700), max: 3 };
 
 /// A piece of the scrub, and the pause before the next one.
 const SCRUB_BYTES: u64 = 16 << 10;
@@ -165,6 +168,7 @@ impl Node {
                 queues_on_use: 1,
                 store_host: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8081),
                 retention: self.settings.retention,
+                checks: CHECKS,
             };
             let nodes = Arc::new(Everybody(self.settings.nodes));
             let (broker, pulses) = Broker::new(env, vec![seat], nodes, options);

@@ -31,7 +31,7 @@ pub(crate) enum Class {
     Eio,
     /// The disk is full for a while.
     Full,
-    /// Syncs take long.
+    /// Syncs take long, and now and then the power goes before they are done.
     Slow,
     /// The wall clock is wrong.
     Skew,
@@ -113,6 +113,8 @@ pub(crate) enum Fault {
     Slow {
         target: Target,
         most: Micros,
+        /// The power goes when it is over.
+        dies: bool,
     },
     Skew {
         target: Target,
@@ -251,7 +253,8 @@ fn fault(class: Class, random: &Random, nodes: usize, victim: HostId) -> Fault {
         },
         Class::Slow => Fault::Slow {
             target: target(random, nodes, 20),
-            most: random.between(10_000, 1_000_000),
+            most: random.between(10_000, *random.pick(&[1_000_000, 8_000_000])),
+            dies: random.percent(40),
         },
         Class::Skew => {
             let most = *random.pick(&[50, 1_000, 10_000, 600_000]);

@@ -25,7 +25,7 @@ use super::world::World;
 use super::{ambient, panics};
 use crate::checkers::deliveries::Clocks;
 use crate::checkers::queue::Drain;
-use crate::checkers::{Findings, Violation, deliveries, log, order, queue, replicas};
+use crate::checkers::{Findings, Violation, deliveries, log, order, queue, replicas, transactions};
 use crate::history::{Answer, History, Outcome};
 
 const SECOND: Micros = 1_000_000;
@@ -113,6 +113,7 @@ impl Cluster {
         let flushed = replica.and_then(|replica| replica.log().bounds().flushed);
         self.last_words.push((node, flushed.map(raftmq::base::LogIndex::get)));
         seat.program = None;
+        seat.node.disk.forget_lent();
         seat.starts = Some(starts);
         self.restarts += 1;
         self.world.end(node);
@@ -379,10 +380,12 @@ fn set_up(
         groups: 2,
         producers: 3,
         ordered_producers: 2,
+        transactors: 2,
         consumers_per_group: 2,
         send_pause_millis: *shape.pick(&[20, 60, 200]),
         body_max: *shape.pick(&[40, 400, 2_000]),
         invisible_millis: *shape.pick(&[500, 2_000, 5_000]),
+        tagged: shape.percent(50),
     };
     let settings = Settings {
         nodes,
@@ -484,11 +487,14 @@ fn tell(
     let disturbed = planned
         .iter()
         .any(|planned| matches!(planned.class, Class::Skew | Class::Rate | Class::Pause));
-    findings.merge(queue::check(&history, &[0, 1], drain, &run.gone));
+    // What a group that chose by tags did not want may be gone for it.
+    let all: &[u32] = if run.clients.is_tagged() { &[0] } else { &[0, 1] };
+    findings.merge(queue::check(&history, all, drain, &run.gone));
     findings.merge(log::check(&history));
-    let ordered_from = run.clients.workload().ordered_topic();
-    findings.merge(deliveries::check(&history, Clocks { disturbed, ordered_from }));
+    let ordered = run.clients.workload().ordered_topic();
+    findings.merge(deliveries::check(&history, Clocks { disturbed, ordered }));
     findings.merge(order::check(&history, &ordered::line_of, &run.gone));
+    findings.merge(transactions::check(&history));
     findings.violations.extend(run.watch.raft.violations.iter().cloned());
     findings.violations.append(&mut run.cluster.violations);
     for seat in &run.cluster.nodes {
@@ -506,13 +512,16 @@ fn tell(
 /// A run that did too little proves nothing.
 fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findings) {
     let mut good: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let kinds = ["sends", "receives", "looks"];
+    let kinds = ["sends", "receives", "looks", "half messages"];
     for operation in &history.operations {
         let kind = match &operation.outcome {
             Outcome::Ok(Answer::Sent(_)) => "sends",
             Outcome::Ok(Answer::Received(messages)) if messages.is_empty() => "empty receives",
             Outcome::Ok(Answer::Received(_)) => "receives",
             Outcome::Ok(Answer::Bounds(_)) => "looks",
+            Outcome::Ok(Answer::Prepared(_)) => "half messages",
+            Outcome::Ok(Answer::Decided { .. } | Answer::NoTransaction) => "decided otherwise",
+            Outcome::Ok(Answer::Asked(_)) => "listens",
             Outcome::Ok(Answer::Done) => "others",
             Outcome::Fail(_) => "failed",
             Outcome::Unknown(_) => "unknown",

@@ -99,7 +99,7 @@ pub(super) fn content(node: &Node, at: usize) -> Option<Replica> {
                     let Some(unit) = units.ok().and_then(|units| units.first().copied()) else {
                         continue;
                     };
-                    let value = value_of(&group, unit.position, unit.size);
+                    let value = value_of(&group, state.locate(unit).position, unit.size);
                     replica.values.insert(Place { topic, queue, offset }, value);
                 }
             }

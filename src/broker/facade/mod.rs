@@ -4,6 +4,7 @@ mod catalog;
 mod deliveries;
 mod receive;
 mod send;
+mod transactions;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ use crate::base::{BrokerGroupId, BrokerGroupName, ClientId, GroupName, Millis, N
 use crate::broker::api::{Assignment, ClientKind, GroupStatus, MembersChange, MembersStep, Route};
 use crate::broker::clients::Clients;
 use crate::broker::error::{NoBrokerGroup, NoTopic, RouteError};
+use crate::broker::transactions::Producers;
 use crate::broker::{Bell, Nodes, Options, Pulse, Replica};
 use crate::env::Env;
 use crate::raft::Group;
@@ -42,6 +44,7 @@ struct Inner {
     replicas: Vec<Replica>,
     nodes: Arc<dyn Nodes>,
     clients: Clients,
+    producers: Producers,
     options: Options,
     /// Spreads requests over the broker groups.
     turn: AtomicUsize,
@@ -60,12 +63,19 @@ impl Broker {
         assert!(options.queues_on_use > 0, "a topic has at least one queue");
         seats.sort_by(|one, other| one.name.cmp(&other.name));
         let clients = Clients::default();
+        let producers = Producers::default();
         let seated = |Seat { name, group, bell }| {
-            Replica::new(env.clone(), name, (group, &bell), clients.clone(), options)
+            Replica::new(
+                env.clone(),
+                name,
+                (group, &bell),
+                (clients.clone(), producers.clone()),
+                options,
+            )
         };
         let (replicas, pulses) = seats.into_iter().map(seated).unzip();
         let turn = AtomicUsize::new(0);
-        (Self(Arc::new(Inner { env, replicas, nodes, clients, options, turn })), pulses)
+        (Self(Arc::new(Inner { env, replicas, nodes, clients, producers, options, turn })), pulses)
     }
 
     /// A client showed that it lives (any rpc with its id may call this).

@@ -10,7 +10,7 @@ use crate::machine::DEDUP_WINDOW;
 
 /// How long one send is tried at most. A repetition is known as one only within the dedup window,
 /// so a proposal that is sent again after a change of leader must not outlive it.
-const SEND_TIME_MAX: Millis = Millis::from_secs(20);
+pub(super) const SEND_TIME_MAX: Millis = Millis::from_secs(20);
 const _: () = assert!(SEND_TIME_MAX.get() < DEDUP_WINDOW.get());
 
 impl Broker {
@@ -76,7 +76,7 @@ impl Broker {
 
     /// The replicas that have the topic, in the order in which they are tried: those that lead,
     /// then those that know who leads, and in each class by turns.
-    fn takers(&self, topic: &TopicName) -> Vec<&Replica> {
+    pub(super) fn takers(&self, topic: &TopicName) -> Vec<&Replica> {
         let mut takers: Vec<&Replica> =
             self.0.replicas.iter().filter(|replica| replica.knows_topic(topic)).collect();
         if takers.len() > 1 {
@@ -94,10 +94,13 @@ impl Broker {
 }
 
 /// The group did not take the messages, and will not.
-fn is_definite(error: &SendError) -> bool {
+pub(super) fn is_definite(error: &SendError) -> bool {
     match error {
         SendError::Unavailable(unavailable) => !unavailable.outcome_unknown,
-        SendError::Overloaded(_) | SendError::DiskFull(_) | SendError::NoTopic(_) => true,
+        SendError::Overloaded(_)
+        | SendError::DiskFull(_)
+        | SendError::HalvesFull(_)
+        | SendError::NoTopic(_) => true,
         SendError::KindConflict(_) | SendError::KindNotYet(_) | SendError::Limit(_) => false,
     }
 }

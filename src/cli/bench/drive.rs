@@ -125,6 +125,7 @@ impl Course {
     pub(super) async fn produce(
         self: &Rc<Self>,
         rate: Option<u32>,
+        transactional: bool,
     ) -> Result<(Figures, Refusals), Failure> {
         let in_flight = usize::try_from(self.shape.in_flight).expect("at most 65536");
         let producer = Rc::new(Producer::connect(&self.endpoint, in_flight).await?);
@@ -137,7 +138,8 @@ impl Course {
                 let share = f64::from(place) / f64::from(self.shape.in_flight);
                 Pace { next: start + interval.mul_f64(share), interval }
             });
-            loops.spawn_local(Rc::clone(self).produce_loop(Rc::clone(&producer), times, pace));
+            let producer = (Rc::clone(&producer), transactional);
+            loops.spawn_local(Rc::clone(self).produce_loop(producer, times, pace));
         }
         self.run("produce", loops).await;
         let refused = self.refused.figures(0, self.shape.time());
@@ -152,7 +154,7 @@ impl Course {
 
     async fn produce_loop(
         self: Rc<Self>,
-        producer: Rc<Producer>,
+        (producer, transactional): (Rc<Producer>, bool),
         times: Times,
         mut pace: Option<Pace>,
     ) {
@@ -165,10 +167,14 @@ impl Course {
             if begun >= times.end {
                 return;
             }
-            let sent = producer.send(&drafts).await;
+            let sent = if transactional {
+                producer.transact(&drafts).await
+            } else {
+                producer.send(&drafts).await.map(|_| ())
+            };
             let now = Instant::now();
             let tally = match sent {
-                Ok(_) => &self.tally,
+                Ok(()) => &self.tally,
                 Err(error) => {
                     let overload = error.is_overload();
                     let pause = error.retry_after().unwrap_or(PAUSE);

@@ -89,6 +89,9 @@ pub(super) struct Produce {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
+    /// Send transactional messages, and commit each: a topic of that type is needed.
+    #[arg(long)]
+    transactional: bool,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -188,8 +191,12 @@ impl Produce {
         let disk = disk::measure(&self.shape.data).await?;
         let End { endpoint, durability } = self.way.end().await?;
         let course = Course::new(endpoint, self.topic, self.shape.clone());
-        let (figures, refusals) = course.produce(self.rate).await?;
-        let latency_of = "a send, until it is answered OK";
+        let (figures, refusals) = course.produce(self.rate, self.transactional).await?;
+        let latency_of = if self.transactional {
+            "a send and its commit, until both are answered OK"
+        } else {
+            "a send, until it is answered OK"
+        };
         let mut report = Report::new("produce", latency_of, &self.shape, figures, disk);
         report.refusals = Some(refusals);
         report.durability = durability;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{Coded, CommandError, Reader, Writer};
-use crate::command::{CheckedOut, DeliveryOutcome, Granted, Published, Refusal, Reply};
+use crate::command::{CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Refusal, Reply};
 
 /// The first byte of every reply.
 const REPLY_VERSION: u8 = 1;
@@ -18,6 +18,9 @@ const SUBSCRIBED: u8 = 6;
 const TICKED: u8 = 7;
 const AUDITED: u8 = 8;
 const REFUSED: u8 = 9;
+const PREPARED: u8 = 40;
+const ENDED: u8 = 41;
+const CHECKED: u8 = 42;
 
 // Kinds of delivery outcomes, under the same rule.
 const OUTCOME_CHECKED_OUT: u8 = 1;
@@ -35,6 +38,9 @@ const LIMIT: u8 = 5;
 const NO_MARK: u8 = 6;
 const UNDER_WAY: u8 = 7;
 const MOVED_FULL: u8 = 8;
+const NO_TRANSACTION: u8 = 40;
+const DECIDED: u8 = 41;
+const HALVES_FULL: u8 = 42;
 
 pub(in crate::command) fn encode(reply: &Reply) -> Bytes {
     let mut writer = Writer::new();
@@ -86,6 +92,18 @@ impl Coded for Reply {
                 writer.kind(AUDITED, index);
                 writer.u64(*state_hash);
             }
+            Self::Prepared(prepared) => {
+                writer.u8(PREPARED);
+                writer.list(prepared, |w, one| one.write(w));
+            }
+            Self::Ended { decided, repeated } => {
+                writer.kind(ENDED, decided);
+                writer.bool(*repeated);
+            }
+            Self::Checked { counted } => {
+                writer.u8(CHECKED);
+                writer.u32(*counted);
+            }
             Self::Refused(refusal) => writer.kind(REFUSED, refusal),
         }
     }
@@ -100,6 +118,9 @@ impl Coded for Reply {
             SUBSCRIBED => Self::Subscribed { version: reader.u32()? },
             TICKED => Self::Ticked { fired: reader.u32()? },
             AUDITED => Self::Audited { index: reader.get()?, state_hash: reader.u64()? },
+            PREPARED => Self::Prepared(reader.list(Prepared::read)?),
+            ENDED => Self::Ended { decided: reader.get()?, repeated: reader.bool()? },
+            CHECKED => Self::Checked { counted: reader.u32()? },
             REFUSED => Self::Refused(reader.get()?),
             found => return Err(CommandError::Kind { what: "the kind of a reply", found }),
         })
@@ -121,6 +142,17 @@ impl Coded for Published {
             visible: reader.get()?,
             repeated: reader.bool()?,
         })
+    }
+}
+
+impl Coded for Prepared {
+    fn write(&self, writer: &mut Writer) {
+        self.at.write(writer);
+        writer.bool(self.repeated);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { at: reader.get()?, repeated: reader.bool()? })
     }
 }
 
@@ -207,6 +239,13 @@ impl Coded for Refusal {
                 writer.u64(*bytes);
                 writer.u64(*limit);
             }
+            Self::NoTransaction { at } => writer.kind(NO_TRANSACTION, at),
+            Self::Decided { decided } => writer.kind(DECIDED, decided),
+            Self::HalvesFull { bytes, limit } => {
+                writer.u8(HALVES_FULL);
+                writer.u64(*bytes);
+                writer.u64(*limit);
+            }
         }
     }
 
@@ -222,6 +261,9 @@ impl Coded for Refusal {
             NO_MARK => Self::NoMark { mark: reader.get()? },
             UNDER_WAY => Self::UnderWay { mark: reader.get()?, count: reader.u64()? },
             MOVED_FULL => Self::MovedFull { bytes: reader.u64()?, limit: reader.u64()? },
+            NO_TRANSACTION => Self::NoTransaction { at: reader.get()? },
+            DECIDED => Self::Decided { decided: reader.get()? },
+            HALVES_FULL => Self::HalvesFull { bytes: reader.u64()?, limit: reader.u64()? },
             found => return Err(CommandError::Kind { what: "the kind of a refusal", found }),
         })
     }

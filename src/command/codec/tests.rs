@@ -1,7 +1,8 @@
 use super::*;
 use crate::command::{
-    Ack, CheckedOut, Checkout, DeliveryOutcome, GiveUp, Grant, Granted, Handle, Hold, Published,
-    Refusal, Release, Renew, Reply, Return, Skip, Take, Unit,
+    Ack, CheckedOut, Checkout, Decided, Decider, Decision, DeliveryOutcome, End, GiveUp, Grant,
+    Granted, HalfItem, Handle, Hold, Prepare, Prepared, Published, Refusal, Release, Renew, Reply,
+    Return, Skip, Take, Transaction, Unit,
 };
 
 fn hex(bytes: &[u8]) -> String {
@@ -84,6 +85,59 @@ fn retention_commands_keep_their_bytes() {
 }
 
 #[test]
+fn transactions_keep_their_bytes() {
+    let transaction = Transaction { topic: TopicId::new(3), at: LogPosition::new(0x0a0b) };
+    const NAME: &str = "0000000000000003 0000000000000a0b";
+    let item = PublishItem {
+        queue: QueueId::new(2),
+        kind: MessageKind::Transaction,
+        id_hash: MessageIdHash::new(0x11),
+        body_crc: 5,
+        tag_hash: 6,
+        group_hash: 0,
+        record: Bytes::from_static(b"xyz"),
+        // Version, kind; topic, producer, interval, checks, count; first check; the item's fields.
+        record_at: 2 + 8 + 5 + 8 + 4 + 4 + 8 + 41,
+    };
+    let prepare = Prepare {
+        topic: TopicId::new(3),
+        producer: ClientId::new("p").unwrap(),
+        interval: Millis::from_secs(30),
+        checks_max: 15,
+        halves: vec![HalfItem { item, first_check: Millis::from_secs(6) }],
+    };
+    golden(
+        &Command::Prepare(prepare),
+        "03 23 0000000000000003 00000001 70 0000000000007530 0000000f 00000001 0000000000001770 \
+         00000002 04 00000000000000000000000000000011 00000005 00000006 0000000000000000 \
+         00000003 78797a",
+    );
+    let end = End { transaction, decision: Decision::RollBack, by: Decider::Check };
+    golden(&Command::End(end), &format!("03 24 {NAME} 02 02"));
+    let checked = Checked { transaction, number: 4 };
+    golden(&Command::Check(vec![checked]), &format!("03 25 00000001 {NAME} 00000004"));
+    golden(&Command::Resume(transaction), &format!("03 26 {NAME}"));
+    let decided = Decided {
+        decision: Decision::Commit,
+        by: Decider::Operator,
+        stamp: UtcMillis::new(0x77),
+        place: Some((QueueId::new(2), QueueOffset::new(9))),
+    };
+    const COMMITTED: &str = "01 03 0000000000000077 01 00000002 0000000000000009";
+    let prepared = Prepared { at: LogPosition::new(0x0a0b), repeated: true };
+    golden_reply(&Reply::Prepared(vec![prepared]), "01 28 00000001 0000000000000a0b 01");
+    let ended = Reply::Ended { decided, repeated: false };
+    golden_reply(&ended, &format!("01 29 {COMMITTED} 00"));
+    golden_reply(&Reply::Checked { counted: 3 }, "01 2a 00000003");
+    let gone = Refusal::NoTransaction { at: LogPosition::new(0x0a0b) };
+    golden_reply(&Reply::Refused(gone), "01 09 28 0000000000000a0b");
+    let otherwise = Refusal::Decided { decided };
+    golden_reply(&Reply::Refused(otherwise), &format!("01 09 29 {COMMITTED}"));
+    let full = Refusal::HalvesFull { bytes: 3, limit: 2 };
+    golden_reply(&Reply::Refused(full), "01 09 2a 0000000000000003 0000000000000002");
+}
+
+#[test]
 fn schema_commands_keep_their_bytes() {
     let cluster = ClusterId::new(0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00);
     golden(
@@ -132,7 +186,7 @@ fn schema_commands_keep_their_bytes() {
         "03 15 0000000000000009 00000010",
     );
     golden(
-        &Command::Resume { group: GroupId::new(2), topic: TopicId::new(1) },
+        &Command::ResumeLines { group: GroupId::new(2), topic: TopicId::new(1) },
         "03 16 0000000000000002 0000000000000001",
     );
     golden(&Command::DeleteGroup { group: GroupId::new(9) }, "01 07 0000000000000009");

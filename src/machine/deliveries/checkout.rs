@@ -3,7 +3,7 @@
 use super::checkouts::Record;
 use super::lines::{Line, Rule};
 use super::queue::{Pending, Phase, QueueDeliveries, Standing};
-use super::{Deliveries, Key};
+use super::{Deliveries, Holder, Key};
 use crate::base::{CheckoutId, Mutant, QueueId, QueueOffset, UtcMillis};
 use crate::command::{CheckedOut, Checkout, Grant, Granted, Order, Skip};
 use crate::machine::limits::PENDING_MAX;
@@ -48,7 +48,7 @@ impl Deliveries {
             let current = checkout.subscription_version == bounds.subscription_version;
             if current || Mutant::SkipKept.is_on() {
                 for skip in take.skips.iter().filter(|skip| skip.from < skip.to && skip.to <= end) {
-                    self.skip(checkout, take.queue, *skip);
+                    self.skip(checkout, take.queue, *skip, bounds);
                 }
             }
             for grant in take.grants.iter().filter(|grant| grant.offset < end) {
@@ -104,7 +104,9 @@ impl Deliveries {
         record.items.iter().filter_map(still).collect()
     }
 
-    fn skip(&mut self, checkout: &Checkout, queue: QueueId, skip: Skip) {
+    fn skip(&mut self, checkout: &Checkout, queue: QueueId, skip: Skip, bounds: &Bounds<'_>) {
+        let (found, now) = (checkout.subscription_version, bounds.subscription_version);
+        assert_eq!(found, now, "a skip holds for the subscriptions it was computed under (R4)");
         let offset = skip.from;
         let key = Key { group: checkout.group, topic: checkout.topic, queue, offset };
         self.queue_mut(key).skip(skip.from.get(), skip.to.get());
@@ -139,7 +141,7 @@ impl Deliveries {
             }
             Standing::Fresh | Standing::Free if room && deliveries.take(offset.get()) => {
                 self.pending_total += 1;
-                self.references.hold(grant.unit.position, key);
+                self.references.hold(grant.unit.position, Holder::Delivery(key));
                 (grant.unit, 1)
             }
             Standing::Fresh | Standing::Free | Standing::Done => return None,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::queue::{Phase, QueueDeliveries};
-use super::{Deliveries, Key};
+use super::{Deliveries, Holder, Key};
 use crate::base::{GroupId, LogPosition, QueueId, QueueOffset, TopicId, UtcMillis};
 use crate::command::Unit;
 use crate::machine::effect::ExpiredCounts;
@@ -47,7 +47,11 @@ impl Deliveries {
             pending.phase == Phase::Ready && pending.due <= stamp
         };
         let wanted = |key: &Key| only.is_none_or(|topic| topic == key.topic);
-        let held = self.references.before(front).filter(|(_, key)| wanted(key) && old(key));
+        let held = self.references.before(front).filter_map(|(original, holder)| match holder {
+            Holder::Delivery(key) => Some((original, key)),
+            Holder::Late(_) | Holder::Half => None,
+        });
+        let held = held.filter(|(_, key)| wanted(key) && old(key));
         let held: Vec<(LogPosition, Key)> = held.collect();
         for (_, key) in held {
             self.take_away(key, &mut expired.ready);
@@ -56,19 +60,23 @@ impl Deliveries {
         }
     }
 
-    /// Messages under way whose records lie before `front`: each record once, with where it lies
-    /// now, in the order of first places.
+    /// Records that are needed and lie before `front`: each once, with one of those who need it, in
+    /// the order of first places.
     pub(in crate::machine) fn needed_before(
         &self,
         front: LogPosition,
-    ) -> impl Iterator<Item = (LogPosition, Unit)> {
+    ) -> impl Iterator<Item = (LogPosition, Holder)> {
         let mut last = None;
-        self.references.before(front).filter_map(move |(original, key)| {
-            let fresh = last != Some(original);
-            last = Some(original);
-            let pending = self.pending(key).expect("what holds a record is pending");
-            fresh.then(|| (original, self.references.unit(pending.unit)))
+        self.references.before(front).filter(move |(original, _)| {
+            let fresh = last != Some(*original);
+            last = Some(*original);
+            fresh
         })
+    }
+
+    /// The unit of a message that was handed out.
+    pub(in crate::machine) fn unit_of(&self, key: Key) -> Option<Unit> {
+        self.pending(key).map(|pending| pending.unit)
     }
 
     pub(in crate::machine) fn is_needed_before(&self, front: LogPosition) -> u64 {
@@ -92,6 +100,11 @@ impl Deliveries {
 
     pub(in crate::machine) fn moved_bytes(&self) -> u64 {
         self.references.moved_bytes()
+    }
+
+    /// Of copies that consumers keep from leaving.
+    pub(in crate::machine) fn delivered_bytes(&self) -> u64 {
+        self.references.delivered_bytes()
     }
 
     /// The same unit, pointing at where the record lies now.

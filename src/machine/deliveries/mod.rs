@@ -26,7 +26,6 @@ use self::checkouts::Checkouts;
 use self::due::Due;
 use self::lines::Lines;
 use self::queue::{Pending, Phase, QueueDeliveries};
-use self::references::References;
 use super::codec::{read_rows, require, write_rows};
 use super::effect::ReadyCounts;
 use super::error::SectionError;
@@ -36,6 +35,7 @@ use crate::command::{Handle, Reader, Writer};
 pub(super) use self::checkout::Bounds;
 pub(super) use self::expire::Starts;
 pub(super) use self::lines::Rule;
+pub(super) use self::references::{Holder, References, UnitAt};
 pub use self::views::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
 
 /// A message as a group sees it.
@@ -185,7 +185,7 @@ impl Deliveries {
             for (queue, offset, pending) in all {
                 *pending_total -= 1;
                 let key = Key { group, topic, queue, offset: QueueOffset::new(offset) };
-                references.release(pending.unit.position, key);
+                references.release(pending.unit.position, Holder::Delivery(key));
                 if pending.phase.has_deadline() {
                     let removed = due.remove(pending.due, pending.sequence);
                     assert!(removed.is_some(), "every hidden message has its deadline");
@@ -244,7 +244,7 @@ impl Deliveries {
         self.pending_total += deliveries.pending.len();
         for (offset, pending) in &deliveries.pending {
             let key = Key { group, topic, queue, offset: QueueOffset::new(*offset) };
-            self.references.hold(pending.unit.position, key);
+            self.references.hold(pending.unit.position, Holder::Delivery(key));
             if pending.phase.is_live() {
                 self.checkouts.restore_item(pending.checkout, key)?;
             }
@@ -266,12 +266,18 @@ impl Deliveries {
         self.references.write(writer);
     }
 
+    /// Who else needs records says so here.
+    pub(super) fn references_mut(&mut self) -> &mut References {
+        &mut self.references
+    }
+
     /// Whether the indexes say what the queues say. `bounds` knows each queue's least offset and
-    /// its end, `front` where the log starts.
+    /// its end, `front` where the log starts, `others` how many others hold records.
     pub(super) fn check(
         &self,
         bounds: impl Fn(TopicId, QueueId) -> Option<(QueueOffset, QueueOffset)>,
         front: LogPosition,
+        others: usize,
     ) -> Result<(), SectionError> {
         let (mut pending_total, mut hidden, mut live, mut lined_up) = (0, 0, 0, 0);
         for ((group, topic), queues) in &self.pairs {
@@ -299,7 +305,7 @@ impl Deliveries {
                     require(indexed == ready, "the ready index is off")?;
                     let timed = pending.phase.has_deadline();
                     hidden += usize::from(timed);
-                    let holds = self.references.holds(pending.unit.position, key);
+                    let holds = self.references.holds(pending.unit.position, Holder::Delivery(key));
                     require(holds, "pending without a record")?;
                     let due = self.due.contains(pending.due, pending.sequence);
                     require(due == timed, "a deadline is missing, or there is one too many")?;
@@ -310,7 +316,7 @@ impl Deliveries {
                 }
             }
         }
-        require(self.references.len() == pending_total, "a record held for nothing")?;
+        require(self.references.len() == pending_total + others, "a record held for nothing")?;
         require(self.is_needed_before(front) == 0, "a record before the start of the log")?;
         require(lined_up == self.lined_up(), "a member of a line that is not pending")?;
         self.check_lines()?;

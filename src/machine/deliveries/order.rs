@@ -7,7 +7,7 @@
 
 use super::lines::{Line, Rule};
 use super::queue::{Phase, Standing};
-use super::{Deliveries, Key, ReadyMessage};
+use super::{Deliveries, Holder, Key, ReadyMessage};
 use crate::base::{CheckoutId, GroupId, Mutant, QueueId, QueueOffset, TopicId, UtcMillis};
 use crate::command::{DeliveryOutcome, Exhausted, GiveUp, Hold, Order};
 use crate::machine::codec::require;
@@ -127,7 +127,7 @@ impl Deliveries {
         let queue = self.queue_mut(key);
         queue.pending.remove(&key.offset.get());
         queue.ready.remove(&key.offset.get());
-        self.references.release(pending.unit.position, key);
+        self.references.release(pending.unit.position, Holder::Delivery(key));
         self.pending_total -= 1;
         if let Some(line) = line {
             self.lines.leave(line, key);

@@ -6,10 +6,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Key;
-use crate::base::LogPosition;
+use crate::base::{LogPosition, QueueId, QueueOffset, TopicId};
 use crate::command::{Reader, Unit, Writer};
 use crate::machine::codec::{read_rows, require, write_rows};
 use crate::machine::error::SectionError;
+
+/// Who needs a record. The order matters: deliveries come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::machine) enum Holder {
+    /// A message that a group has been handed and is not done with.
+    Delivery(Key),
+    /// A unit that came behind the mark that its record lies before (rule R9).
+    Late(UnitAt),
+    /// The half message that lies there, until it is decided.
+    Half,
+}
+
+impl Holder {
+    /// Before every other.
+    const FIRST: Self = Self::Delivery(Key::FIRST);
+}
+
+/// The place of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::machine) struct UnitAt {
+    pub(in crate::machine) topic: TopicId,
+    pub(in crate::machine) queue: QueueId,
+    pub(in crate::machine) offset: QueueOffset,
+}
 
 /// Where a record lies that was written again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,24 +43,29 @@ struct Moved {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct References {
-    /// Every pending message by its record's first place: derived from the queues.
-    held: BTreeSet<(LogPosition, Key)>,
+pub(in crate::machine) struct References {
+    /// Whatever needs a record, by the record's first place: derived from the tables.
+    held: BTreeSet<(LogPosition, Holder)>,
     /// By first place, only of records that are held.
     moved: BTreeMap<LogPosition, Moved>,
-    /// Derived from `moved`.
+    /// Derived from `moved`: of all records, and of those that deliveries need.
     moved_bytes: u64,
+    delivered_bytes: u64,
 }
 
 impl References {
-    pub(super) fn hold(&mut self, original: LogPosition, key: Key) {
-        let fresh = self.held.insert((original, key));
-        assert!(fresh, "a message is pending twice");
+    pub(in crate::machine) fn hold(&mut self, original: LogPosition, holder: Holder) {
+        let before = self.delivered(original);
+        let fresh = self.held.insert((original, holder));
+        assert!(fresh, "a record is held twice by {holder:?}");
+        self.recount(original, before);
     }
 
-    pub(super) fn release(&mut self, original: LogPosition, key: Key) {
-        let held = self.held.remove(&(original, key));
-        assert!(held, "what is pending holds its record");
+    pub(in crate::machine) fn release(&mut self, original: LogPosition, holder: Holder) {
+        let before = self.delivered(original);
+        let held = self.held.remove(&(original, holder));
+        assert!(held, "{holder:?} holds its record");
+        self.recount(original, before);
         if !self.is_held(original)
             && let Some(moved) = self.moved.remove(&original)
         {
@@ -44,13 +73,30 @@ impl References {
         }
     }
 
-    fn is_held(&self, original: LogPosition) -> bool {
-        let next = self.held.range((original, Key::FIRST)..).next();
-        next.is_some_and(|(position, _)| *position == original)
+    fn first_holder(&self, original: LogPosition) -> Option<Holder> {
+        let next = self.held.range((original, Holder::FIRST)..).next();
+        next.filter(|(position, _)| *position == original).map(|(_, holder)| *holder)
     }
 
-    pub(super) fn holds(&self, original: LogPosition, key: Key) -> bool {
-        self.held.contains(&(original, key))
+    fn is_held(&self, original: LogPosition) -> bool {
+        self.first_holder(original).is_some()
+    }
+
+    /// The bytes of a copy that a delivery needs.
+    fn delivered(&self, original: LogPosition) -> u64 {
+        let Some(moved) = self.moved.get(&original) else { return 0 };
+        match self.first_holder(original) {
+            Some(Holder::Delivery(_)) => u64::from(moved.size),
+            Some(Holder::Late(_) | Holder::Half) | None => 0,
+        }
+    }
+
+    fn recount(&mut self, original: LogPosition, before: u64) {
+        self.delivered_bytes = self.delivered_bytes - before + self.delivered(original);
+    }
+
+    pub(in crate::machine) fn holds(&self, original: LogPosition, holder: Holder) -> bool {
+        self.held.contains(&(original, holder))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -59,6 +105,11 @@ impl References {
 
     pub(super) fn moved_bytes(&self) -> u64 {
         self.moved_bytes
+    }
+
+    /// Of copies that consumers keep from leaving.
+    pub(super) fn delivered_bytes(&self) -> u64 {
+        self.delivered_bytes
     }
 
     /// Where a record lies now.
@@ -72,15 +123,17 @@ impl References {
             return;
         }
         assert!(original < position, "a copy lies behind its original");
+        let delivered = self.delivered(original);
         let before = self.moved.insert(original, Moved { position, size });
         assert!(before.is_none_or(|before| before.position < position), "copies follow each other");
         self.moved_bytes -= before.map_or(0, |before| u64::from(before.size));
         self.moved_bytes += u64::from(size);
+        self.recount(original, delivered);
     }
 
     /// What is held of a record that lies before `front` now, in the order of first places.
-    pub(super) fn before(&self, front: LogPosition) -> impl Iterator<Item = (LogPosition, Key)> {
-        let end = (front, Key::FIRST);
+    pub(super) fn before(&self, front: LogPosition) -> impl Iterator<Item = (LogPosition, Holder)> {
+        let end = (front, Holder::FIRST);
         let held = self.held.range(..end).copied();
         held.filter(move |(original, _)| self.position(*original) < front)
     }
@@ -93,7 +146,7 @@ impl References {
         });
     }
 
-    /// Comes after everything pending is held again.
+    /// Comes after all that needs records holds them again.
     pub(super) fn read_moved(&mut self, reader: &mut Reader) -> Result<(), SectionError> {
         read_rows(reader, |r| {
             let (original, position, size) = (r.get()?, r.get()?, r.u32()?);
@@ -102,6 +155,7 @@ impl References {
             let twice = self.moved.insert(original, Moved { position, size });
             require(twice.is_none(), "two copies of one record")?;
             self.moved_bytes += u64::from(size);
+            self.delivered_bytes += self.delivered(original);
             Ok(())
         })
     }

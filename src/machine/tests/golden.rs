@@ -1,8 +1,9 @@
 //! Bytes that are on disks: they may change only together with the format version.
 
 use super::bench::{Bench, names};
+use super::transactions::{end, prepare, prepared};
 use crate::base::ClusterId;
-use crate::command::{Command, Found, Publish};
+use crate::command::{Command, Decision, Found, Publish};
 
 fn small_state() -> Bench {
     let mut bench = Bench::with_topic(2);
@@ -13,6 +14,9 @@ fn small_state() -> Bench {
     let mut checkout = bench.checkout("a", &[1]);
     checkout.attempt_id = Some("try".into());
     bench.check_out(checkout);
+    let committed = prepared(&mut bench, 4);
+    bench.apply(end(committed, Decision::Commit));
+    bench.apply(prepare(&[5]));
     bench
 }
 

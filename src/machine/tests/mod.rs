@@ -8,5 +8,6 @@ mod order;
 mod publish;
 mod retention;
 mod schema;
+mod transactions;
 
 pub(super) use self::bench::{Bench, names};

@@ -222,7 +222,7 @@ fn a_message_group_may_stand_still_instead() {
     bench.restart();
     assert_eq!((bench.hashes(), lag(&bench).stopped), (hashes, 2));
     let (group, topic) = PAIR;
-    assert_eq!(bench.reply(Command::Resume { group, topic }), Reply::Done);
+    assert_eq!(bench.reply(Command::ResumeLines { group, topic }), Reply::Done);
     assert_eq!((lag(&bench).stopped, ready(&bench)), (0, vec![0, 2]));
     let handles = take(&mut bench, &[0, 1]);
     assert_eq!(at(&handles), [(0, 1), (1, 1)]);
@@ -233,7 +233,7 @@ fn a_message_group_may_stand_still_instead() {
     assert!(!live(&bench, &handles[1]));
     let group = GroupId::new(9);
     let refused = Reply::Refused(Refusal::NoGroup { group });
-    assert_eq!(bench.reply(Command::Resume { group, topic }), refused);
+    assert_eq!(bench.reply(Command::ResumeLines { group, topic }), refused);
 }
 
 #[test]

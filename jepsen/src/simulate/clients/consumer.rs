@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::producer::decode;
 use super::{Called, Clients, group_name, outcome_of, topic_name};
-use crate::history::{Answer, Delivery, Outcome, Place, What};
+use crate::history::{Answer, Delivery, Outcome, Place, Wanted, What};
 use crate::simulate::random::Random;
 
 /// How long a consumer listens beyond its polling time.
@@ -46,7 +46,8 @@ impl Consumer {
         } else {
             self.random.between(200, self.clients.0.workload.invisible_millis + 1)
         };
-        let Some(messages) = self.receive(topic, invisible).await else { return };
+        let wants = self.wants(topic, draining);
+        let Some(messages) = self.receive(topic, invisible, wants).await else { return };
         for message in messages {
             let lot = self.random.between(0, 100);
             match lot {
@@ -73,13 +74,24 @@ impl Consumer {
         }
     }
 
-    async fn receive(&self, topic: u32, invisible: u64) -> Option<Vec<Delivered>> {
+    /// Members of a group that asks for tags change their minds, and disagree.
+    fn wants(&self, topic: u32, draining: bool) -> Wanted {
+        let workload = &self.clients.0.workload;
+        // What nobody wants holds nothing up, so that order would not be all that is told.
+        let ordered = topic == workload.ordered_topic();
+        if draining || self.group == 0 || ordered || !workload.tagged {
+            return Wanted::All;
+        }
+        *self.random.pick(&[Wanted::Even, Wanted::Even, Wanted::Odd, Wanted::All])
+    }
+
+    async fn receive(&self, topic: u32, invisible: u64, wants: Wanted) -> Option<Vec<Delivered>> {
         let poll = Duration::from_millis(self.random.between(0, 1_000));
         let request = ReceiveRequest {
             topic: topic_name(topic),
             group: group_name(self.group),
             client: ClientId::new(&format!("consumer-{}", self.id)).expect("the name is one"),
-            filter: "*".to_owned(),
+            filter: wants.filter().to_owned(),
             batch: u32::try_from(self.random.between(1, 17)).unwrap_or(1),
             invisible: Millis::new(invisible),
             auto_renew: false,
@@ -89,7 +101,7 @@ impl Consumer {
         let group = self.group;
         let call = self
             .clients
-            .invoke(self.id, What::Receive { group, topic, invisible: invisible * 1000 });
+            .invoke(self.id, What::Receive { group, topic, invisible: invisible * 1000, wants });
         let received = self.clients.call(&self.random, poll + PATIENCE, move |broker| async move {
             let (_leaving, gone) = leaving();
             broker.receive(request, &gone).await

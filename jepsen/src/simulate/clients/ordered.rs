@@ -10,7 +10,7 @@ use super::producer::{AGAIN, message, send};
 use crate::history::Value;
 
 /// The numbers of such producers begin here.
-pub(crate) const FIRST: u32 = 100;
+pub(crate) const FIRST: u32 = 200;
 /// Message groups of one producer.
 const LINES: u32 = 3;
 
@@ -31,7 +31,7 @@ pub(super) async fn run(clients: Clients, producer: u32) {
         sleep(Duration::from_millis(pause)).await;
         let value = Value { producer, count };
         count += 1;
-        let plain = message(topic, value, random.between(0, workload.body_max + 1));
+        let plain = message(topic, value, random.between(0, workload.body_max + 1), false);
         let line = line_of(value).map(|line| format!("line-{line}"));
         let message = Message { kind: MessageKind::Fifo, message_group: line, ..plain };
         let mut left = AGAIN;

@@ -9,7 +9,7 @@ use raftmq::message::{BodyEncoding, Message, MessageKind};
 use tokio::time::{Instant, sleep};
 
 use super::{Called, Clients, outcome_of, topic_name};
-use crate::history::{Answer, Outcome, Place, Value, What};
+use crate::history::{Answer, Outcome, Place, Value, Wanted, What};
 use crate::simulate::random::Random;
 
 /// How long a producer listens, and how long the broker tries.
@@ -52,7 +52,7 @@ pub(super) async fn run(clients: Clients, producer: u32) {
         let value = Value { producer, count };
         count += 1;
         let len = random.between(0, workload.body_max + 1);
-        let message = message(topic, value, len);
+        let message = message(topic, value, len, workload.tagged);
         let mut left = AGAIN;
         loop {
             let unknown = send(&clients, &random, (topic, value), &message).await;
@@ -66,14 +66,15 @@ pub(super) async fn run(clients: Clients, producer: u32) {
     }
 }
 
-pub(super) fn message(topic: u32, value: Value, len: u64) -> Message {
+pub(super) fn message(topic: u32, value: Value, len: u64, tagged: bool) -> Message {
+    let tag = if Wanted::Even.has(value) { Wanted::Even } else { Wanted::Odd };
     Message {
         topic: topic_name(topic),
         body: encode(value, len),
         encoding: BodyEncoding::Identity,
         message_id: format!("message-{value}"),
         kind: MessageKind::Normal,
-        tag: None,
+        tag: tagged.then(|| tag.filter().to_owned()),
         keys: Vec::new(),
         properties: Vec::new(),
         message_group: None,

@@ -1,0 +1,214 @@
+//! The leader's part of checks: it finds a producer, has it asked, and logs that it was.
+//!
+//! A check that reaches nobody leaves no trace, and is tried again in the next round.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use tokio::time::{Instant, timeout};
+
+use super::TransactionCheck;
+use super::id::TransactionName;
+use super::parcel::{CheckParcel, Living, Wanted, decode_asked, decode_living};
+use crate::base::{LogPosition, NodeId, TopicId, TopicName, UtcMillis};
+use crate::broker::Replica;
+use crate::broker::remote::Question;
+use crate::command::{Checked, Command, Transaction};
+use crate::machine::{Half, State};
+use crate::message::{MessageIdHash, decode_record};
+
+/// How long the leader rests at most.
+const IDLE: Duration = Duration::from_secs(1);
+/// Pause behind a round that had something to do: what reached nobody is due at once again.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Topics and checks of one round.
+const TOPICS_MAX: usize = 64;
+const CHECKS_MAX: usize = 256;
+/// Bytes of records that one round carries, unless one alone has more.
+const BYTES_MAX: usize = 1 << 20;
+/// How long another node may take to answer.
+const PEER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Runs until dropped.
+pub(in crate::broker) async fn check(replica: &Replica) {
+    let mut last = None;
+    loop {
+        let now = replica.group.wall();
+        let due = if replica.serving() && !replica.group.health().clock_suspect {
+            replica.group.read(|state| state.next_check())
+        } else {
+            None
+        };
+        let rest = match due {
+            Some(due) if due <= now => {
+                last = round(replica, last, now).await;
+                PAUSE
+            }
+            Some(due) => due.since(now).duration().min(IDLE),
+            None => IDLE,
+        };
+        let mut leadership = replica.group.leadership();
+        // Both ends of the wait mean the same: look again.
+        drop(timeout(rest, leadership.changed()).await);
+    }
+}
+
+/// A half message whose check is due.
+struct Due {
+    at: LogPosition,
+    half: Half,
+    topic: TopicName,
+}
+
+/// Looks at the topics behind `last`; answers where the next round goes on.
+async fn round(replica: &Replica, last: Option<TopicId>, now: UtcMillis) -> Option<TopicId> {
+    let (due, last) = replica.group.read(|state| due(state, last, now));
+    if due.is_empty() {
+        return last;
+    }
+    let living = living(replica, &due).await;
+    let mut by_node: BTreeMap<NodeId, Vec<(Checked, CheckParcel)>> = BTreeMap::new();
+    for due in due {
+        let Some((node, original)) = whom(&due, &living) else { continue };
+        if let Some(asked) = parcel(replica, due, original) {
+            by_node.entry(node).or_default().push(asked);
+        }
+    }
+    let asked = by_node.into_iter().map(|(node, parcels)| ask(replica, node, parcels));
+    let checked: Vec<Checked> = join_all(asked).await.into_iter().flatten().collect();
+    if checked.is_empty() {
+        return last;
+    }
+    let check = Command::Check(checked);
+    if let Err(error) = replica.group.propose(check, replica.default_deadline()).await {
+        tracing::debug!(%error, "producers were asked, which is not logged: they are asked again");
+    }
+    last
+}
+
+fn due(state: &State, last: Option<TopicId>, now: UtcMillis) -> (Vec<Due>, Option<TopicId>) {
+    let topics: Vec<TopicId> = state.topics_to_check(now, last).take(TOPICS_MAX).collect();
+    let share = (CHECKS_MAX / topics.len().max(1)).max(1);
+    let (mut due, mut bytes) = (Vec::new(), 0);
+    for id in &topics {
+        let Some(topic) = state.topic_by_id(*id) else { continue };
+        for (at, half) in state.checks_due(*id, now).take(share) {
+            let size = half.unit.size as usize;
+            if bytes > 0 && bytes + size > BYTES_MAX {
+                return (due, Some(*id));
+            }
+            bytes += size;
+            due.push(Due { at, half: half.clone(), topic: topic.name.clone() });
+        }
+    }
+    // Fewer than may be: the next round begins with the first topic.
+    let next = topics.last().copied().filter(|_| topics.len() == TOPICS_MAX);
+    (due, next)
+}
+
+/// Who lives where, of those that may be asked: by node, then by topic. This node comes first.
+type Everywhere = Vec<(NodeId, BTreeMap<TopicName, Living>)>;
+
+async fn living(replica: &Replica, due: &[Due]) -> Everywhere {
+    let mut by_topic: BTreeMap<TopicName, Wanted> = BTreeMap::new();
+    for Due { half, topic, .. } in due {
+        let fresh = || Wanted { topic: topic.clone(), clients: Vec::new() };
+        let wanted = by_topic.entry(topic.clone()).or_insert_with(fresh);
+        if !wanted.clients.contains(&half.producer) {
+            wanted.clients.push(half.producer.clone());
+        }
+    }
+    let wanted: Vec<Wanted> = by_topic.into_values().collect();
+    let own = replica.node();
+    let others = replica.group.members().into_iter().map(|member| member.node);
+    let nodes = [own].into_iter().chain(others.filter(|node| *node != own));
+    let wanted = &wanted;
+    let told = nodes.map(|node| async move {
+        let living = living_at(replica, node, wanted).await;
+        let topics = wanted.iter().map(|wanted| wanted.topic.clone());
+        (node, topics.zip(living).collect())
+    });
+    join_all(told).await
+}
+
+/// Nobody, when the node cannot be asked.
+async fn living_at(replica: &Replica, node: NodeId, wanted: &[Wanted]) -> Vec<Living> {
+    if node == replica.node() {
+        return replica.producers.living(wanted);
+    }
+    let question = Question::Producers(wanted.to_vec()).encode();
+    let answer = replica.ask(node, question, Instant::now() + PEER_TIMEOUT).await;
+    answer.ok().and_then(|answer| decode_living(answer).ok()).unwrap_or_default()
+}
+
+/// The node of the one that prepared it, or one of those where any producer of the topic lives.
+fn whom(due: &Due, everywhere: &Everywhere) -> Option<(NodeId, bool)> {
+    let living =
+        everywhere.iter().filter_map(|(node, living)| Some((node, living.get(&due.topic)?)));
+    let original = living.clone().find(|(_, living)| living.clients.contains(&due.half.producer));
+    if let Some((node, _)) = original {
+        return Some((*node, true));
+    }
+    let any: Vec<NodeId> = living.filter(|(_, living)| living.any).map(|(node, _)| *node).collect();
+    // Another one each time: one that does not know the answer is not asked for ever.
+    let turn = usize::try_from(due.half.checks).unwrap_or_default() % any.len().max(1);
+    any.get(turn).map(|node| (*node, false))
+}
+
+/// `None` when it was decided meanwhile, or cannot be read, which ends the node.
+fn parcel(replica: &Replica, due: Due, original: bool) -> Option<(Checked, CheckParcel)> {
+    let Due { at, half, .. } = due;
+    let record: Bytes = replica.record(half.unit).ok()??;
+    let stored = decode_record(&record).map_err(|error| replica.storage(&error)).ok()?;
+    let transaction = Transaction { topic: half.topic, at };
+    let message = MessageIdHash::of(&stored.message.message_id);
+    let key = replica.signing_key().ok()?;
+    let parcel = CheckParcel {
+        transaction: TransactionName { transaction, message }.sign(replica.id, &key),
+        queue: half.queue,
+        prepared: half.prepared(),
+        record,
+        client: original.then_some(half.producer),
+    };
+    Some((Checked { transaction, number: half.checks.saturating_add(1) }, parcel))
+}
+
+/// Those that were asked.
+async fn ask(
+    replica: &Replica,
+    node: NodeId,
+    parcels: Vec<(Checked, CheckParcel)>,
+) -> Vec<Checked> {
+    let (checks, parcels): (Vec<Checked>, Vec<CheckParcel>) = parcels.into_iter().unzip();
+    let asked = if node == replica.node() {
+        replica.ask_producers(parcels).await
+    } else {
+        let question = Question::Check(parcels).encode();
+        let answer = replica.ask(node, question, Instant::now() + PEER_TIMEOUT).await;
+        answer.ok().and_then(|answer| decode_asked(answer).ok()).unwrap_or_default()
+    };
+    checks.into_iter().zip(asked).filter(|(_, asked)| *asked).map(|(check, _)| check).collect()
+}
+
+impl Replica {
+    /// Asks producers of this node; tells which questions were written to one.
+    pub(in crate::broker) async fn ask_producers(&self, parcels: Vec<CheckParcel>) -> Vec<bool> {
+        let asked = parcels.into_iter().map(|parcel| async move {
+            let stored = decode_record(&parcel.record)
+                .map_err(|error| tracing::warn!(%error, "a half message cannot be read"))
+                .ok();
+            let Some(stored) = stored else { return false };
+            let check = TransactionCheck {
+                transaction: parcel.transaction,
+                message: stored.message,
+                queue: parcel.queue,
+                prepared: parcel.prepared,
+                store_host: stored.store_host.to_string(),
+            };
+            self.producers.ask(parcel.client.as_ref(), &check).await
+        });
+        join_all(asked).await
+    }
+}
