@@ -156,7 +156,8 @@ fn runtime() -> tokio::runtime::Runtime {
 fn followers(cluster: &Cluster) -> (Node, Vec<Node>) {
     let leader = cluster.leader();
     let followers = cluster.nodes().into_iter().filter(|node| node.node != leader.node);
-    (leader, followers.collect())
+    let followers = followers.collect();
+    (leader, followers)
 }
 
 #[test]
