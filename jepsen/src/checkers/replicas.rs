@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Findings;
-use crate::history::{Answer, History, Place, Value, What};
+use crate::history::{Answer, History, Place, Value};
 
 /// One replica after the faults.
 #[derive(Clone, Debug, Default)]
