@@ -458,9 +458,9 @@ impl Coded for OrderRule {
         let (order, exhausted) = (reader.u8()?, reader.u8()?);
         let odd = |what, found| CommandError::Kind { what, found };
         Ok(Self {
-            order: Order::from_byte(order).ok_or(odd("the order of a group", order))?,
+            order: Order::from_byte(order).ok_or_else(|| odd("the order of a group", order))?,
             exhausted: Exhausted::from_byte(exhausted)
-                .ok_or(odd("what follows a last attempt", exhausted))?,
+                .ok_or_else(|| odd("what follows a last attempt", exhausted))?,
         })
     }
 }
