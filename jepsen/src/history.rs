@@ -91,6 +91,21 @@ pub(crate) enum What {
         attempt: u32,
         invisible: Micros,
     },
+    /// As [`What::Send`], to be visible not before `due`.
+    SendDelayed {
+        topic: u32,
+        value: Value,
+        due: Micros,
+    },
+    Recall {
+        topic: u32,
+        value: Value,
+    },
+    Reschedule {
+        topic: u32,
+        value: Value,
+        due: Micros,
+    },
     /// A transactional message; as a send, it may be repeated.
     Prepare {
         topic: u32,
@@ -116,7 +131,9 @@ impl What {
     /// The message that this makes visible, if it takes effect: a commit is a send.
     pub(crate) fn shows(&self) -> Option<Value> {
         match self {
-            Self::Send { value, .. } | Self::End { value, commit: true, .. } => Some(*value),
+            Self::Send { value, .. }
+            | Self::SendDelayed { value, .. }
+            | Self::End { value, commit: true, .. } => Some(*value),
             _ => None,
         }
     }
@@ -129,6 +146,15 @@ pub(crate) struct Delivery {
     /// `None` when the body is not one that was ever made.
     pub(crate) value: Option<Value>,
     pub(crate) attempt: u32,
+}
+
+/// What was said of a delayed message that was recalled or moved to another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Recalled,
+    Rescheduled,
+    AlreadyFired,
+    NotFound,
 }
 
 /// One queue's bounds.
@@ -145,6 +171,9 @@ pub(crate) enum Answer {
     Sent(Place),
     Received(Vec<Delivery>),
     Bounds(Vec<QueueBounds>),
+    /// With its recall handle.
+    Scheduled(String),
+    Ended(Ending),
     /// The transaction's id.
     Prepared(String),
     /// It was ended otherwise before.

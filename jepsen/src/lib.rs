@@ -10,6 +10,7 @@
 mod bench;
 mod checkers;
 mod cluster;
+mod delays;
 mod failover;
 mod history;
 mod idle;
@@ -82,6 +83,8 @@ enum Proof {
     CatchUp,
     /// How soon a node is ready after kill -9 with 8 and 16 GiB of log and 10 000 queues.
     Recovery,
+    /// A million delayed messages pending, and half a million due at one second.
+    Delays,
     /// Many seeds of the simulator.
     Seeds,
     /// Whether the simulator's checks catch faults that are put into the library.
@@ -161,6 +164,7 @@ fn prove(name: Proof, count: u64) -> Result<Outcome, Failure> {
         Proof::Retention => stories::prove_retention(),
         Proof::CatchUp => stories::prove_catch_up(),
         Proof::Recovery => recovery::prove(),
+        Proof::Delays => delays::prove(),
         Proof::Seeds => simulate::sweep::prove(count),
         Proof::Mutants => simulate::mutants::prove(),
     }

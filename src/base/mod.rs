@@ -19,4 +19,4 @@ pub use name::{
 };
 pub use offset::{LogIndex, LogPosition, QueueOffset, Term};
 pub use size::ByteSize;
-pub use time::{DELAY_LEVELS, Millis, MillisError, UtcMillis};
+pub use time::{DELAY_LEVELS, Millis, MillisError, UtcMillis, delay_level};

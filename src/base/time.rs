@@ -115,9 +115,24 @@ pub const DELAY_LEVELS: [Millis; 18] = [
     Millis::from_secs(2 * 60 * 60),
 ];
 
+/// The delay of a level, from 1; a higher one than the last stands for the last, as in RocketMQ.
+pub fn delay_level(level: u32) -> Option<Millis> {
+    let at = usize::try_from(level.checked_sub(1)?).unwrap_or(usize::MAX);
+    Some(DELAY_LEVELS[at.min(DELAY_LEVELS.len() - 1)])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn levels_count_from_one_and_end_with_the_last() {
+        assert_eq!(delay_level(0), None);
+        assert_eq!(delay_level(1), Some(Millis::from_secs(1)));
+        assert_eq!(delay_level(5), Some(Millis::from_secs(60)));
+        assert_eq!(delay_level(18), Some(Millis::from_secs(7200)));
+        assert_eq!(delay_level(u32::MAX), delay_level(18));
+    }
 
     #[test]
     fn lengths_of_time_are_read_as_people_write_them() {

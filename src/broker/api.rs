@@ -8,7 +8,7 @@ use crate::base::{
     BrokerGroupName, ClientId, Durability, GroupId, GroupName, LogIndex, Millis, NodeId, QueueId,
     QueueOffset, TopicId, TopicName, UtcMillis,
 };
-use crate::command::OrderRule;
+use crate::command::{OrderRule, TimerOutcome};
 use crate::message::{Message, MessageKind};
 use crate::raft::Member;
 
@@ -26,7 +26,42 @@ pub struct SendRequest {
 pub struct Sent {
     pub message_id: String,
     pub queue: QueueId,
+    /// 0 for a delayed message, which has none before it is visible.
     pub offset: QueueOffset,
+    /// Names a delayed message, to recall it or to change its time.
+    pub recall_handle: Option<String>,
+}
+
+/// Something is asked for a delayed message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimerRequest {
+    pub topic: TopicName,
+    pub which: DelayedMessage,
+    pub change: TimerChange,
+    pub deadline: Instant,
+}
+
+/// How a delayed message is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DelayedMessage {
+    /// As sending it answered.
+    Handle(String),
+    /// By its message id: the oldest of this id that is still to come.
+    Id(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimerChange {
+    Recall,
+    /// What has passed becomes visible at once.
+    DeliverAt(UtcMillis),
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimerAnswer {
+    pub message_id: String,
+    pub outcome: TimerOutcome,
 }
 
 #[derive(Clone, Debug)]

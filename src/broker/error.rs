@@ -62,6 +62,21 @@ pub struct LimitError {
     pub allowed: String,
 }
 
+/// A delayed message for a time that is too far away.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the message is to be delivered in {ahead}; at most {max} ahead are allowed")]
+pub struct DelayTooLong {
+    pub ahead: Millis,
+    pub max: Millis,
+}
+
+/// A recall handle that is malformed, forged, or of another topic.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the recall handle {why}; give the one that sending the message answered")]
+pub struct BadRecallHandle {
+    pub why: &'static str,
+}
+
 /// More work than the node may hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; try again in {retry_after}")]
@@ -135,11 +150,27 @@ pub enum SendError {
     #[error(transparent)]
     Limit(#[from] LimitError),
     #[error(transparent)]
+    DelayTooLong(#[from] DelayTooLong),
+    #[error(transparent)]
     Overloaded(#[from] Overloaded),
     #[error(transparent)]
     DiskFull(#[from] DiskFull),
     #[error(transparent)]
     HalvesFull(#[from] HalvesFull),
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimerError {
+    #[error(transparent)]
+    NoTopic(#[from] NoTopic),
+    #[error(transparent)]
+    KindConflict(#[from] KindConflict),
+    #[error(transparent)]
+    BadRecallHandle(#[from] BadRecallHandle),
+    #[error(transparent)]
+    DelayTooLong(#[from] DelayTooLong),
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }

@@ -39,13 +39,27 @@ pub(super) fn seal(fields: &[u8], key: &[u8; 32]) -> String {
     text
 }
 
+/// What was sealed by anybody: at most `max` bytes of fields, and their signature. Only
+/// [`is_genuine`] tells whether it was this cluster.
+pub(super) fn read_seal(text: &str, max: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut fields = from_hex(text, max + MAC_LEN)?;
+    let signature = fields.split_off(fields.len().checked_sub(MAC_LEN)?);
+    Some((fields, signature))
+}
+
+pub(super) fn is_genuine(fields: &[u8], signature: &[u8], key: &[u8; 32]) -> bool {
+    let mut verifier = keyed(key);
+    verifier.update(fields);
+    signature.len() == MAC_LEN && verifier.verify_truncated_left(signature).is_ok()
+}
+
 /// The signed bytes of a text, `len` of them, and whether `key` signed them; `None` when it is no
 /// such text. Without a key nobody did.
 pub(super) fn unseal(text: &str, len: usize, key: Option<&[u8; 32]>) -> Option<(Vec<u8>, bool)> {
     if text.len() != 2 * (len + MAC_LEN) {
         return None;
     }
-    let mut fields = from_hex(text)?;
+    let mut fields = from_hex(text, len + MAC_LEN)?;
     let signature = fields.split_off(len);
     let genuine = key.is_some_and(|key| {
         let mut verifier = keyed(key);
@@ -108,7 +122,10 @@ fn hex_digit(nibble: u8) -> char {
     char::from_digit(u32::from(nibble), 16).expect("a nibble is below 16")
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
+fn from_hex(text: &str, max: usize) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || text.len() > 2 * max {
+        return None;
+    }
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|d| u8::try_from(d).ok());
     text.as_bytes()
         .chunks_exact(2)

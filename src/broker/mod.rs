@@ -13,6 +13,7 @@ mod ack;
 mod answer;
 mod api;
 mod clients;
+mod delay;
 mod desk;
 mod error;
 mod facade;
@@ -36,15 +37,16 @@ mod waiters;
 mod watch;
 
 pub use api::{
-    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, Delivered, GivenUp, GroupInfo,
-    GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep, NewGroup,
-    NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent, StepOutcome,
-    TopicInfo, TopicPart,
+    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, GivenUp,
+    GroupInfo, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep,
+    NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent,
+    StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
 pub use error::{
-    AckError, BadHandle, BadTransactionId, DecidedOtherwise, DiskFull, EndError, GroupError,
-    HalvesFull, HoldError, KindConflict, KindNotYet, LimitError, NoBrokerGroup, NoGroup, NoTopic,
-    NoTransaction, Overloaded, ReceiveError, RouteError, SendError, TopicError, Unavailable,
+    AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,
+    DiskFull, EndError, GroupError, HalvesFull, HoldError, KindConflict, KindNotYet, LimitError,
+    NoBrokerGroup, NoGroup, NoTopic, NoTransaction, Overloaded, ReceiveError, RouteError,
+    SendError, TimerError, TopicError, Unavailable,
 };
 pub use facade::{Broker, Seat};
 pub use gone::{Gone, Leaving, leaving};
@@ -52,8 +54,8 @@ pub use pulse::Pulse;
 pub use receive::RECEIVE_BATCH_MAX;
 pub use replica::Replica;
 pub use transactions::{
-    CheckRule, EndRequest, PrepareRequest, PreparedMessage, ProducerStream, TransactionCheck,
-    TransactionFilter, TransactionInfo,
+    CheckRule, EndRequest, PendingCheck, PrepareRequest, PreparedMessage, ProducerStream,
+    TransactionCheck, TransactionFilter, TransactionInfo,
 };
 
 use std::collections::BTreeMap;
@@ -63,10 +65,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::base::{GroupId, NodeId, TopicId};
+use crate::base::{GroupId, Millis, NodeId, TopicId};
 use crate::broker::waiters::Waiters;
 use crate::command::Retention;
-pub use crate::command::{Decided, Decider, Decision, Exhausted, Order, OrderRule};
+pub use crate::command::{Decided, Decider, Decision, Exhausted, Order, OrderRule, TimerOutcome};
 use crate::machine::Effect;
 use crate::raft::EffectSink;
 pub use crate::raft::Member;
@@ -92,6 +94,8 @@ pub struct Options {
     pub store_host: SocketAddrV4,
     /// What a broker group keeps while this node leads it.
     pub retention: Retention,
+    /// How far ahead a message may be delayed.
+    pub delay_max: Millis,
     /// How half messages that this node takes in are asked about.
     pub checks: CheckRule,
 }

@@ -14,8 +14,9 @@ use crate::broker::retention;
 use crate::broker::transactions;
 use crate::command::{Checkout, Command, Delivery, Release, Renew, Reply, Subscribe};
 
-/// Deliveries that one tick ends at most, so that no entry takes long to apply.
-const TICK_LIMIT: u32 = 1024;
+/// Deliveries that one tick ends at most, and delayed messages that it makes visible, so that no
+/// entry takes long to apply. Each tick waits for its sync, so this also bounds how fast they come.
+const TICK_LIMIT: u32 = 4096;
 /// How long the pulse sleeps at most when nothing is due.
 const IDLE: Duration = Duration::from_secs(1);
 /// How often renewals, silent clients and unused filters are looked at.

@@ -54,6 +54,7 @@ fn sent(request: &SendRequest, published: &[Published]) -> Vec<Sent> {
         message_id: message.message_id.clone(),
         queue: outcome.queue,
         offset: outcome.offset,
+        recall_handle: None,
     };
     request.messages.iter().zip(published).map(outcome).collect()
 }
@@ -62,6 +63,9 @@ impl Inner {
     async fn publish(&self, request: &SendRequest) -> Result<Vec<Sent>, SendError> {
         let target = self.target(request)?;
         let items = self.items(request, &target.queues)?;
+        if super::delay::is_delayed(request)? {
+            return self.schedule(request, target.topic, items).await;
+        }
         let next = self.group.read(|state| state.queue_end(target.topic, target.queues[0]));
         let publish = Publish { topic: target.topic, dedup: true, items };
         let reply = self.group.propose(Command::Publish(publish), request.deadline).await;
@@ -144,7 +148,7 @@ fn check_kind(
         return Err(KindConflict { topic: topic.clone(), kind, takes }.into());
     }
     match kind {
-        MessageKind::Normal | MessageKind::Fifo => Ok(()),
+        MessageKind::Normal | MessageKind::Fifo | MessageKind::Delay => Ok(()),
         _ => Err(KindNotYet { kind }.into()),
     }
 }

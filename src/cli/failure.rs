@@ -38,6 +38,10 @@ pub(super) enum Failure {
     MembersLate { after: Duration, at: String },
     #[error("no request was answered within {seconds} s: {last}")]
     NothingMeasured { seconds: u64, last: String },
+    #[error(
+        "sending took {took} s, but the first was due after {after} s; ask for a later --after"
+    )]
+    SentTooLate { took: u64, after: u64 },
     #[error("cannot measure the disk of {}: {source}", path.display())]
     Disk { path: PathBuf, source: io::Error },
     #[error("cannot read {}: {source}", path.display())]

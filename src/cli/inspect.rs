@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::command::{Command, Delivery};
+use crate::command::{Command, Delivery, TimerKey};
 use crate::commit_log::inspect::{self, Inspected};
 use crate::commit_log::{FrameKind, OpenError};
 use crate::env::os;
@@ -238,7 +238,22 @@ fn describe(command: &Command) -> String {
         Command::ResumeLines { group, topic } => {
             format!("message groups of topic {topic} go on for group {group}")
         }
+        Command::Schedule(schedule) => {
+            let bytes: usize = schedule.items.iter().map(|one| one.item.record.len()).sum();
+            let due: Vec<String> = schedule.items.iter().map(|one| one.due.to_string()).collect();
+            let (count, topic, due) = (schedule.items.len(), schedule.topic, due.join(","));
+            format!("schedule {count} to topic {topic}, due {due}, {bytes} bytes")
+        }
+        Command::Recall(timer) => format!("recall {}", describe_timer(timer)),
+        Command::Reschedule { timer, due } => {
+            format!("reschedule {} to {due}", describe_timer(timer))
+        }
     }
+}
+
+fn describe_timer(timer: &TimerKey) -> String {
+    let place = timer.position.map(|position| format!(" at {position}")).unwrap_or_default();
+    format!("message {:032x} of topic {}{place}", timer.id_hash.get(), timer.topic)
 }
 
 fn describe_delivery(step: &Delivery) -> String {

@@ -13,6 +13,7 @@ use crate::base::{GroupName, TopicName};
 use crate::client::{Draft, Producer, Received, SentMessage, SimpleConsumer, Take};
 
 use super::Ask;
+use super::delayed::{Recall, Reschedule, When};
 use super::failure::Failure;
 use super::group::{group_name, millis};
 use super::output::{Output, Table, or_dash};
@@ -22,6 +23,10 @@ use super::topic::topic_name;
 pub(super) enum Message {
     /// Send a message, and print where it went.
     Send(Send),
+    /// Take a delayed message back, so that it is never delivered.
+    Recall(Recall),
+    /// Deliver a delayed message at another time; now, without one.
+    Reschedule(Reschedule),
     /// Receive messages of a consumer group. Without --ack they come again after --invisible.
     Receive(Receive),
 }
@@ -52,6 +57,8 @@ pub(super) struct Send {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
+    #[command(flatten)]
+    when: When,
     #[command(flatten)]
     ask: Ask,
 }
@@ -101,6 +108,8 @@ impl Message {
         match self {
             Self::Send(send) => send.run(output).await,
             Self::Receive(receive) => receive.run(output).await,
+            Self::Recall(recall) => recall.run(output).await,
+            Self::Reschedule(reschedule) => reschedule.run(output).await,
         }
     }
 }
@@ -122,7 +131,7 @@ impl Send {
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         let producer = Producer::connect(&self.ask.endpoint, count.min(IN_FLIGHT)).await?;
         let requests = futures::stream::repeat(vec![draft]).take(count);
-        let mut answers = std::pin::pin!(producer.pipeline(requests));
+        let mut answers = std::pin::pin!(producer.pipeline_at(requests, self.when.deliver_at()));
         let mut sent = Vec::new();
         while let Some(answer) = answers.next().await {
             match answer {
@@ -153,6 +162,11 @@ fn read_body(path: &Path) -> Result<Bytes, Failure> {
 }
 
 fn receipts(sent: &[SentMessage]) -> Table {
+    if sent.iter().any(|sent| sent.recall_handle.is_some()) {
+        let row =
+            |sent: &SentMessage| [sent.message_id.clone(), or_dash(sent.recall_handle.as_ref())];
+        return Table::new(["MESSAGE ID", "RECALL HANDLE"], sent.iter().map(row));
+    }
     let row = |sent: &SentMessage| [sent.message_id.clone(), sent.offset.to_string()];
     Table::new(["MESSAGE ID", "OFFSET"], sent.iter().map(row))
 }

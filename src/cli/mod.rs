@@ -10,6 +10,7 @@
 mod bench;
 mod cluster;
 mod config;
+mod delayed;
 mod failure;
 mod group;
 mod inspect;

@@ -9,8 +9,9 @@ use crate::wire::raftmq as v1;
 
 use super::error::ClientError;
 use super::values::{
-    BrokerGroupStatus, GroupInfo, GroupPart, GroupShape, GroupTopic, MembersChange, MembersStep,
-    NewMember, NodeStatus, Page, QueueInfo, TopicInfo, TopicPart, TopicShape,
+    BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupPart, GroupShape, GroupTopic,
+    MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, TopicInfo, TopicPart,
+    TopicShape,
 };
 use super::{CALL_TIMEOUT, Client};
 
@@ -139,6 +140,31 @@ impl Client {
         Ok(group(self.admin().describe_group(request).await?.into_inner()))
     }
 
+    /// A delayed message shall not be delivered.
+    pub async fn recall_delayed(
+        &self,
+        topic: &TopicName,
+        which: Delayed,
+    ) -> Result<DelayedOutcome, ClientError> {
+        let request = v1::RecallDelayedRequest { message: Some(delayed_message(topic, which)) };
+        let request = self.request(request, STEP_TIMEOUT);
+        Ok(delayed_outcome(self.admin().recall_delayed(request).await?.into_inner()))
+    }
+
+    /// A delayed message shall be delivered at another time, in milliseconds since
+    /// 1970-01-01T00:00:00Z.
+    pub async fn reschedule_delayed(
+        &self,
+        topic: &TopicName,
+        which: Delayed,
+        deliver_at: u64,
+    ) -> Result<DelayedOutcome, ClientError> {
+        let message = Some(delayed_message(topic, which));
+        let request = v1::RescheduleDelayedRequest { message, deliver_at };
+        let request = self.request(request, STEP_TIMEOUT);
+        Ok(delayed_outcome(self.admin().reschedule_delayed(request).await?.into_inner()))
+    }
+
     /// What every node says of its replica, asked now. With `units` every queue unit is read and
     /// hashed as well, which takes time where there are many.
     pub async fn cluster_status(&self, units: bool) -> Result<Vec<BrokerGroupStatus>, ClientError> {
@@ -183,6 +209,27 @@ impl Client {
         let answer = self.admin().transfer_leader(self.request(request, STEP_TIMEOUT)).await?;
         Ok(answer.into_inner().steps.into_iter().map(step).collect())
     }
+}
+
+fn delayed_message(topic: &TopicName, which: Delayed) -> v1::DelayedMessage {
+    use v1::delayed_message::Name;
+    let name = match which {
+        Delayed::Handle(handle) => Name::RecallHandle(handle),
+        Delayed::Id(id) => Name::MessageId(id),
+    };
+    v1::DelayedMessage { topic: topic.to_string(), name: Some(name) }
+}
+
+fn delayed_outcome(answer: v1::DelayedAnswer) -> DelayedOutcome {
+    use v1::delayed_answer::Outcome;
+    let outcome = match answer.outcome() {
+        Outcome::Recalled => "RECALLED",
+        Outcome::Rescheduled => "RESCHEDULED",
+        Outcome::AlreadyFired => "ALREADY_FIRED",
+        Outcome::NotFound => "NOT_FOUND",
+        Outcome::Unspecified => "UNSPECIFIED",
+    };
+    DelayedOutcome { message_id: answer.message_id, outcome }
 }
 
 fn step(step: v1::MembersStep) -> MembersStep {

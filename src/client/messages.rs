@@ -27,15 +27,50 @@ impl Client {
 
     /// Sends drafts of one topic as one request: all of them become visible, or none.
     pub async fn send(&self, drafts: &[Draft]) -> Result<Vec<SentMessage>, ClientError> {
-        let messages = drafts.iter().map(message).collect();
+        self.send_messages(drafts.iter().map(message).collect()).await
+    }
+
+    /// The same, visible not before `deliver_at`, in milliseconds since 1970-01-01T00:00:00Z.
+    pub async fn send_delayed(
+        &self,
+        drafts: &[Draft],
+        deliver_at: u64,
+    ) -> Result<Vec<SentMessage>, ClientError> {
+        let delayed = |draft| {
+            let mut message = message(draft);
+            let system = message.system_properties.get_or_insert_default();
+            system.message_type = v2::MessageType::Delay.into();
+            system.delivery_timestamp = Some(timestamp(deliver_at));
+            message
+        };
+        self.send_messages(drafts.iter().map(delayed).collect()).await
+    }
+
+    async fn send_messages(
+        &self,
+        messages: Vec<v2::Message>,
+    ) -> Result<Vec<SentMessage>, ClientError> {
         let request = self.request(v2::SendMessageRequest { messages }, CALL_TIMEOUT);
         let answer = self.messaging().send_message(request).await?.into_inner();
         accepted(answer.status)?;
         let sent = |entry: v2::SendResultEntry| {
             accepted(entry.status)?;
-            Ok(SentMessage { message_id: entry.message_id, offset: entry.offset })
+            let recall_handle = Some(entry.recall_handle).filter(|handle| !handle.is_empty());
+            Ok(SentMessage { message_id: entry.message_id, offset: entry.offset, recall_handle })
         };
         answer.entries.into_iter().map(sent).collect()
+    }
+
+    /// Recalls a delayed message as RocketMQ's clients do; answers its id.
+    pub async fn recall(&self, topic: &TopicName, handle: &str) -> Result<String, ClientError> {
+        let request = v2::RecallMessageRequest {
+            topic: Some(resource(topic.as_str())),
+            recall_handle: handle.to_owned(),
+        };
+        let request = self.request(request, CALL_TIMEOUT);
+        let answer = self.messaging().recall_message(request).await?.into_inner();
+        accepted(answer.status)?;
+        Ok(answer.message_id)
     }
 
     pub(super) async fn any_queue(
@@ -245,6 +280,13 @@ fn millis(stamp: &prost_types::Timestamp) -> u64 {
     let seconds = u64::try_from(stamp.seconds).unwrap_or(0);
     let millis = u64::try_from(stamp.nanos).unwrap_or(0) / 1_000_000;
     seconds.saturating_mul(1000).saturating_add(millis)
+}
+
+fn timestamp(at: u64) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: i64::try_from(at / 1000).unwrap_or(i64::MAX),
+        nanos: i32::try_from(at % 1000 * 1_000_000).expect("below a second"),
+    }
 }
 
 fn wire_duration(duration: Duration) -> prost_types::Duration {

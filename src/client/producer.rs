@@ -32,10 +32,23 @@ impl Producer {
 
     /// Sends drafts of one topic as one request, once there is room for it. Callers may be many.
     pub async fn send(&self, drafts: &[Draft]) -> Result<Vec<SentMessage>, ClientError> {
+        self.send_at(drafts, None).await
+    }
+
+    /// The same, visible not before `deliver_at`, in milliseconds since 1970-01-01T00:00:00Z.
+    pub async fn send_at(
+        &self,
+        drafts: &[Draft],
+        deliver_at: Option<u64>,
+    ) -> Result<Vec<SentMessage>, ClientError> {
         let place = self.places.acquire().await;
         let _place = place.expect("the window is never closed");
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        self.clients[turn % self.clients.len()].send(drafts).await
+        let client = &self.clients[turn % self.clients.len()];
+        match deliver_at {
+            Some(at) => client.send_delayed(drafts, at).await,
+            None => client.send(drafts).await,
+        }
     }
 
     /// Sends drafts of one topic as transactional messages, once there is room for the request, and
@@ -57,6 +70,16 @@ impl Producer {
         &'a self,
         requests: impl Stream<Item = Vec<Draft>> + 'a,
     ) -> impl Stream<Item = Result<Vec<SentMessage>, ClientError>> + 'a {
-        requests.map(move |drafts| async move { self.send(&drafts).await }).buffered(self.in_flight)
+        self.pipeline_at(requests, None)
+    }
+
+    /// The same, visible not before `deliver_at`.
+    pub fn pipeline_at<'a>(
+        &'a self,
+        requests: impl Stream<Item = Vec<Draft>> + 'a,
+        deliver_at: Option<u64>,
+    ) -> impl Stream<Item = Result<Vec<SentMessage>, ClientError>> + 'a {
+        let send = move |drafts: Vec<Draft>| async move { self.send_at(&drafts, deliver_at).await };
+        requests.map(send).buffered(self.in_flight)
     }
 }

@@ -38,7 +38,28 @@ impl Draft {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SentMessage {
     pub message_id: String,
+    /// 0 for a delayed message, which has none before it is visible.
     pub offset: i64,
+    /// Names a delayed message, to recall it or to change its time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recall_handle: Option<String>,
+}
+
+/// How a delayed message is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delayed {
+    /// As sending it answered.
+    Handle(String),
+    /// By its message id: the oldest of this id that is still to come.
+    Id(String),
+}
+
+/// What came of a recall, or of a change of the time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DelayedOutcome {
+    pub message_id: String,
+    /// `RECALLED`, `RESCHEDULED`, `ALREADY_FIRED` or `NOT_FOUND`.
+    pub outcome: &'static str,
 }
 
 /// What to receive.

@@ -4,6 +4,7 @@
 //! Every number here is persisted: a kind is given once and never reused, a field is never
 //! reinterpreted. New fields come as a new kind or a new version.
 
+mod delay;
 mod delivery;
 mod fields;
 mod reply;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 
 use super::{
     Checked, Command, CreateGroup, CreateTopic, Delivery, Exhausted, Found, Order, OrderRule,
-    Publish, PublishItem, Relocation, Retention, Subscribe, Trim,
+    Publish, PublishItem, Relocation, Retention, ScheduleItem, Subscribe, Trim,
 };
 use crate::base::{
     CheckoutId, ClientId, ClusterId, GroupId, GroupName, LogIndex, LogPosition, Millis, NameError,
@@ -58,6 +59,9 @@ const CREATE_KEPT_TOPIC: u8 = 17;
 const CREATE_RULED_GROUP: u8 = 20;
 const GROW_TOPIC: u8 = 21;
 const RESUME_LINES: u8 = 22;
+const SCHEDULE: u8 = 25;
+const RECALL: u8 = 26;
+const RESCHEDULE: u8 = 27;
 const PREPARE: u8 = 35;
 const END: u8 = 36;
 const CHECK: u8 = 37;
@@ -139,6 +143,12 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.kind(RESUME_LINES, group);
             topic.write(&mut writer);
         }
+        Command::Schedule(schedule) => writer.kind(SCHEDULE, schedule),
+        Command::Recall(timer) => writer.kind(RECALL, timer),
+        Command::Reschedule { timer, due } => {
+            writer.kind(RESCHEDULE, timer);
+            due.write(&mut writer);
+        }
         Command::Prepare(prepare) => writer.kind(PREPARE, prepare),
         Command::End(end) => writer.kind(END, end),
         Command::Check(checks) => {
@@ -178,6 +188,7 @@ fn version(command: &Command) -> u8 {
         | Command::Relocate(_)
         | Command::PurgeTo { .. }
         | Command::Trim(_) => 2,
+        Command::Schedule(_) | Command::Recall(_) | Command::Reschedule { .. } => 3,
         Command::Prepare(_) | Command::End(_) | Command::Check(_) | Command::Resume(_) => 3,
     }
 }
@@ -219,6 +230,9 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
             let create: CreateTopic = reader.get()?;
             Command::CreateTopic(CreateTopic { keep: Some(reader.get()?), ..create })
         }
+        SCHEDULE => Command::Schedule(reader.get()?),
+        RECALL => Command::Recall(reader.get()?),
+        RESCHEDULE => Command::Reschedule { timer: reader.get()?, due: reader.get()? },
         found => return Err(CommandError::Kind { what: "the kind of a command", found }),
     };
     reader.end()?;
@@ -237,6 +251,10 @@ fn size_hint(command: &Command) -> usize {
         Command::Publish(publish) => {
             let items = publish.items.iter().map(|item| ITEM + item.record.len()).sum::<usize>();
             HEAD + 8 + 1 + 4 + items
+        }
+        Command::Schedule(schedule) => {
+            let item = |one: &ScheduleItem| 8 + ITEM + one.item.record.len();
+            HEAD + 8 + 1 + 4 + schedule.items.iter().map(item).sum::<usize>()
         }
         Command::Prepare(prepare) => {
             let halves = prepare.halves.iter().map(|half| 8 + ITEM + half.item.record.len());

@@ -7,6 +7,7 @@
 //! decision.
 
 mod codec;
+mod delay;
 mod delivery;
 #[cfg(test)]
 mod proptests;
@@ -17,6 +18,7 @@ mod schema;
 mod transaction;
 
 pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
+pub use delay::{Schedule, ScheduleItem, Scheduled, TimerKey, TimerOutcome};
 pub use delivery::{
     Ack, Checkout, Delivery, GiveUp, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
 };
@@ -28,7 +30,7 @@ pub use transaction::{Checked, Decided, Decider, Decision, End, HalfItem, Prepar
 
 use bytes::Bytes;
 
-use crate::base::{GroupId, LogIndex, TopicId};
+use crate::base::{GroupId, LogIndex, TopicId, UtcMillis};
 
 /// One fact. The numbers in the codec are persisted and never reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +84,15 @@ pub enum Command {
     ResumeLines {
         group: GroupId,
         topic: TopicId,
+    },
+    /// Messages of one request that become visible later: all of them will, or none.
+    Schedule(Schedule),
+    /// A delayed message shall not become visible.
+    Recall(TimerKey),
+    /// A delayed message shall become visible at another time.
+    Reschedule {
+        timer: TimerKey,
+        due: UtcMillis,
     },
     /// Half messages, which nobody sees before they are committed.
     Prepare(Prepare),

@@ -142,6 +142,26 @@ fn retention() -> impl Strategy<Value = Command> {
     ]
 }
 
+fn delay() -> impl Strategy<Value = Command> {
+    let one = (any::<u64>(), item())
+        .prop_map(|(due, item)| ScheduleItem { due: UtcMillis::new(due), item });
+    let timer = || {
+        any::<(u64, u128, Option<u64>)>().prop_map(|(topic, id, position)| TimerKey {
+            topic: TopicId::new(topic),
+            id_hash: MessageIdHash::new(id),
+            position: position.map(LogPosition::new),
+        })
+    };
+    prop_oneof![
+        (any::<(u64, bool)>(), vec(one, 0..4)).prop_map(|((topic, dedup), items)| {
+            Command::Schedule(Schedule { topic: TopicId::new(topic), dedup, items })
+        }),
+        timer().prop_map(Command::Recall),
+        (timer(), any::<u64>())
+            .prop_map(|(timer, due)| Command::Reschedule { timer, due: UtcMillis::new(due) }),
+    ]
+}
+
 fn transactions() -> impl Strategy<Value = Command> {
     let transaction = || {
         any::<(u64, u64)>().prop_map(|(topic, at)| Transaction {
@@ -210,6 +230,7 @@ fn command() -> impl Strategy<Value = Command> {
             })
         ),
         retention(),
+        delay(),
         transactions(),
         any::<u64>().prop_map(|topic| Command::DeleteTopic { topic: TopicId::new(topic) }),
         ("[a-z]{1,120}", any::<u32>(), vec(any::<u64>().prop_map(Millis::new), 0..18), rule())
@@ -243,6 +264,7 @@ fn refusal() -> impl Strategy<Value = Refusal> {
         any::<(String, String)>()
             .prop_map(|(exists, asked)| Refusal::TopicDiffers { exists, asked }),
         any::<(String, u64)>().prop_map(|(what, limit)| Refusal::Limit { what, limit }),
+        any::<(u64, u64)>().prop_map(|(bytes, limit)| Refusal::DelayedFull { bytes, limit }),
         any::<u64>().prop_map(|at| Refusal::NoTransaction { at: LogPosition::new(at) }),
         decided().prop_map(|decided| Refusal::Decided { decided }),
         any::<(u64, u64)>().prop_map(|(bytes, limit)| Refusal::HalvesFull { bytes, limit }),
@@ -305,6 +327,18 @@ fn reply() -> impl Strategy<Value = Reply> {
             state_hash
         }),
         refusal().prop_map(Reply::Refused),
+        vec(any::<(u64, bool)>(), 0..4).prop_map(|all| {
+            let one =
+                |(position, repeated)| Scheduled { position: LogPosition::new(position), repeated };
+            Reply::Scheduled(all.into_iter().map(one).collect())
+        }),
+        prop_oneof![
+            Just(TimerOutcome::Recalled),
+            Just(TimerOutcome::Rescheduled),
+            Just(TimerOutcome::AlreadyFired),
+            Just(TimerOutcome::NotFound),
+        ]
+        .prop_map(Reply::Timer),
     ]
 }
 
@@ -313,6 +347,11 @@ fn forget_places(mut command: Command) -> Command {
     if let Command::Publish(publish) = &mut command {
         for item in &mut publish.items {
             item.record_at = 0;
+        }
+    }
+    if let Command::Schedule(schedule) = &mut command {
+        for one in &mut schedule.items {
+            one.item.record_at = 0;
         }
     }
     if let Command::Prepare(prepare) = &mut command {

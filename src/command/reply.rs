@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{CommandError, Decided, Unit, codec};
+use super::{CommandError, Decided, Scheduled, TimerOutcome, Unit, codec};
 use crate::base::{
     CheckoutId, GroupId, LogIndex, LogPosition, QueueId, QueueOffset, TopicId, UtcMillis,
 };
@@ -45,6 +45,9 @@ pub enum Reply {
         counted: u32,
     },
     Refused(Refusal),
+    /// One for each message of the entry, in order.
+    Scheduled(Vec<Scheduled>),
+    Timer(TimerOutcome),
 }
 
 impl Reply {
@@ -129,6 +132,11 @@ pub enum Refusal {
          at most: nothing new is handed out until some are acknowledged"
     )]
     MovedFull { bytes: u64, limit: u64 },
+    #[error(
+        "{bytes} bytes of delayed messages are kept beyond the log's front, {limit} at most: no \
+         more are taken until some become visible"
+    )]
+    DelayedFull { bytes: u64, limit: u64 },
     #[error(
         "no transaction has its message at {at}: it was decided too long ago to be remembered, its \
          topic was deleted, or there never was one"

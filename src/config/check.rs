@@ -105,6 +105,7 @@ impl TryFrom<Raw> for Config {
             log,
             retention,
             raft: raft(&raw.raft)?,
+            delay_max: delay_max(raw.broker.delay_max)?,
             create_on_use: raw.broker.create_on_use.unwrap_or(profile == Profile::Dev),
             transactions: transactions(&raw.transactions)?,
             admin_from_anywhere: raw.admin.from_anywhere.unwrap_or(false),
@@ -148,6 +149,10 @@ impl TryFrom<Raw> for NameServerConfig {
         }
     }
 }
+
+/// Two years, and the shortest delay there is.
+const DELAY_MAX: Millis = Millis::from_secs(730 * 24 * 60 * 60);
+const DELAY_MIN: Millis = Millis::new(1);
 
 /// `MODE` is for all broker groups that are not named, `NAME=MODE` for one.
 fn durability(
@@ -384,6 +389,14 @@ fn retention(raw: &RawRetention, log: &LogSettings) -> Result<RetentionSettings,
         return Err(RelationError::RetentionBelowSegments { bytes, segment: log.segment });
     }
     Ok(RetentionSettings { time, bytes, stride, under_way })
+}
+
+fn delay_max(set: Option<Millis>) -> Result<Millis, RelationError> {
+    let value = set.unwrap_or(DELAY_MAX);
+    if (DELAY_MIN..=DELAY_MAX).contains(&value) {
+        return Ok(value);
+    }
+    Err(RelationError::Delay { value, min: DELAY_MIN, max: DELAY_MAX })
 }
 
 fn transactions(raw: &RawTransactions) -> Result<TransactionSettings, RelationError> {

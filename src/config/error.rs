@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::base::{BrokerGroupName, ByteSize, NameError, NodeId};
+use crate::base::{BrokerGroupName, ByteSize, Millis, NameError, NodeId};
 
 use super::address::HostPort;
 
@@ -90,6 +90,8 @@ pub enum RelationError {
         "log.checkpoint_bytes {checkpoint} is less than a quarter of log.segment_bytes {segment}; a checkpoint that often costs more than the replay it saves"
     )]
     CheckpointBelowSegment { checkpoint: ByteSize, segment: ByteSize },
+    #[error("broker.delay_max is {value}; allowed is {min} to {max}")]
+    Delay { value: Millis, min: Millis, max: Millis },
     #[error("raft.heartbeat_ms is {value}; allowed is {min} to {max}")]
     Heartbeat { value: u64, min: u64, max: u64 },
     #[error(

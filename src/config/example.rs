@@ -107,6 +107,8 @@ grpc = "broker-3.example.org:8081"
 # durability = "majority-fsync"
 # Create topics and groups when a client first names them. By default true in "dev" only.
 # create_on_use = false
+# How far ahead a message may be delayed, 1ms to 730d; one for later is refused.
+# delay_max = "730d"
 
 [transactions]
 # When a producer is first asked about a transactional message that nobody has committed or rolled
@@ -139,7 +141,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 40);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 41);
         // Saying the durability is more than not saying it: a broker group that has another one
         // is refused then.
         let shown = parse(&uncommented.join("\n"));

@@ -54,6 +54,8 @@ pub struct Config {
     pub durability: BTreeMap<BrokerGroupName, Durability>,
     /// Topics and groups come into being when a client first names them.
     pub create_on_use: bool,
+    /// How far ahead a message may be delayed.
+    pub delay_max: Millis,
     pub transactions: TransactionSettings,
     /// Admin calls are answered to any peer, not to loopback peers only.
     pub admin_from_anywhere: bool,

@@ -121,6 +121,8 @@ pub(super) struct RawBroker {
     #[serde(deserialize_with = "names")]
     pub(super) name_servers: Option<Vec<String>>,
     pub(super) create_on_use: Option<bool>,
+    #[serde(deserialize_with = "time")]
+    pub(super) delay_max: Option<Millis>,
     #[serde(deserialize_with = "names")]
     pub(super) durability: Option<Vec<String>>,
 }

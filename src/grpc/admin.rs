@@ -7,13 +7,13 @@ use tonic::{Request, Response, Status};
 use crate::base::{BrokerGroupName, DELAY_LEVELS, GroupName, Millis, NameError, NodeId, TopicName};
 use crate::broker::{
     Broker, Exhausted, GroupInfo, GroupPart, GroupStatus, NewGroup, NewTopic, NodeStatus, Order,
-    OrderRule, TopicInfo, TopicPart,
+    OrderRule, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
 use crate::message::MessageKind;
 use crate::wire::raftmq as v1;
 
-use super::status::{group_status, topic_status, unavailable};
-use super::{members, transactions};
+use super::status::{group_status, timer_status, topic_status, unavailable};
+use super::{members, recall, transactions};
 
 /// What a request without its own values gets.
 const QUEUES_DEFAULT: u32 = 8;
@@ -21,6 +21,8 @@ const ATTEMPTS_DEFAULT: u32 = 17;
 const PAGE_DEFAULT: u32 = 100;
 /// One less than the broker lists at once, so that the next name tells whether more follow.
 const PAGE_MAX: u32 = 999;
+/// How long a delayed message's entry may take.
+const TIMER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Admin {
@@ -38,6 +40,20 @@ impl Admin {
             "administration is for callers on this host only, and this one is {peer}; \
              allow others in the configuration (admin.from_anywhere)"
         )))
+    }
+}
+
+impl Admin {
+    async fn change_timer(
+        &self,
+        message: v1::DelayedMessage,
+        change: TimerChange,
+    ) -> Result<Response<v1::DelayedAnswer>, Status> {
+        let (topic, which) = (topic_name(&message.topic)?, recall::which(message.name)?);
+        let deadline = tokio::time::Instant::now() + TIMER_TIMEOUT;
+        let request = TimerRequest { topic, which, change, deadline };
+        let answer = self.broker.change_timer(request).await;
+        Ok(Response::new(recall::answer(answer.map_err(|error| timer_status(&error))?)))
     }
 }
 
@@ -156,6 +172,23 @@ impl v1::admin_server::Admin for Admin {
         let (name, topic) = (group_name(&request.name)?, topic_name(&request.topic)?);
         let resumed = self.broker.resume_group(&name, &topic).await;
         Ok(Response::new(group(resumed.map_err(|error| group_status(&error))?)))
+    }
+
+    async fn recall_delayed(
+        &self,
+        request: Request<v1::RecallDelayedRequest>,
+    ) -> Result<Response<v1::DelayedAnswer>, Status> {
+        let message = self.allow(request)?.message.unwrap_or_default();
+        self.change_timer(message, TimerChange::Recall).await
+    }
+
+    async fn reschedule_delayed(
+        &self,
+        request: Request<v1::RescheduleDelayedRequest>,
+    ) -> Result<Response<v1::DelayedAnswer>, Status> {
+        let request = self.allow(request)?;
+        let message = request.message.unwrap_or_default();
+        self.change_timer(message, recall::deliver_at(request.deliver_at)).await
     }
 
     async fn cluster_status(

@@ -52,6 +52,8 @@ pub(super) fn message(
 ) -> Result<Message, Refused> {
     let system = message.system_properties.unwrap_or_default();
     let set = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let deliver_at = system.delivery_timestamp.as_ref().filter(|_| kind == MessageKind::Delay);
+    let deliver_at = deliver_at.map(utc_millis);
     let mut properties: Vec<_> = message.user_properties.into_iter().collect();
     properties.sort();
     Ok(Message {
@@ -67,6 +69,7 @@ pub(super) fn message(
         born: system.born_timestamp.as_ref().map_or_else(now, utc_millis),
         born_host: set(Some(system.born_host)).unwrap_or_else(|| peer.to_string()),
         trace_context: set(system.trace_context),
+        deliver_at,
     })
 }
 
@@ -105,6 +108,7 @@ pub(super) fn delivered(delivered: Delivered, topic: v2::Resource) -> v2::Messag
         delivery_attempt: Some(i32::try_from(delivered.attempt).unwrap_or(i32::MAX)),
         message_group: message.message_group,
         trace_context: message.trace_context,
+        delivery_timestamp: message.deliver_at.map(timestamp),
         ..v2::SystemProperties::default()
     };
     v2::Message {

@@ -31,7 +31,6 @@ pub(super) const MESSAGES_MAX: usize = 1024;
 pub(super) const BATCH_MAX: u32 = 32;
 /// Acknowledgements in one request. Ours; clients send one.
 pub(super) const ACKS_MAX: usize = 1024;
-pub(super) const DELAY_MAX: Millis = Millis::from_secs(24 * 60 * 60);
 const RECOVERY_MAX_SECS: i64 = 3600;
 const INVISIBLE_MIN: Millis = Millis::from_secs(10);
 const INVISIBLE_MAX: Millis = Millis::from_secs(12 * 60 * 60);
@@ -68,8 +67,9 @@ pub(super) fn messages(messages: &[v2::Message]) -> Result<TopicName, Refused> {
     Ok(name)
 }
 
-/// One message, in the order in which RocketMQ's proxy checks it. `now` is for delays.
-pub(super) fn message(message: &v2::Message, now: crate::base::UtcMillis) -> Result<(), Refused> {
+/// One message, in the order in which RocketMQ's proxy checks it. How far ahead a delivery may be
+/// is the broker's word.
+pub(super) fn message(message: &v2::Message) -> Result<(), Refused> {
     let none = v2::SystemProperties::default();
     let system = message.system_properties.as_ref().unwrap_or(&none);
     body(message.body.len())?;
@@ -84,7 +84,7 @@ pub(super) fn message(message: &v2::Message, now: crate::base::UtcMillis) -> Res
     message_id(&system.message_id)?;
     message_type(system.message_type)?;
     if let Some(at) = &system.delivery_timestamp {
-        delivery_timestamp(at, now)?;
+        delivery_timestamp(at)?;
     }
     if let Some(duration) = &system.orphaned_transaction_recovery_duration
         && system.message_type == i32::from(v2::MessageType::Transaction)
@@ -176,23 +176,12 @@ fn message_type(number: i32) -> Result<(), Refused> {
     }
 }
 
-fn delivery_timestamp(
-    at: &prost_types::Timestamp,
-    now: crate::base::UtcMillis,
-) -> Result<(), Refused> {
+fn delivery_timestamp(at: &prost_types::Timestamp) -> Result<(), Refused> {
     let illegal = |text: String| Refused::new(Code::IllegalDeliveryTime, text);
-    let ahead_max = i64::try_from(DELAY_MAX.get() / 1000).expect("a day fits");
-    let now = i64::try_from(now.get() / 1000).unwrap_or(i64::MAX);
     if !(0..1_000_000_000).contains(&at.nanos) {
         return Err(illegal(format!(
             "the delivery timestamp has {} nanoseconds; 0 to 999999999 are allowed",
             at.nanos
-        )));
-    }
-    let ahead = at.seconds.saturating_sub(now);
-    if ahead > ahead_max {
-        return Err(illegal(format!(
-            "the delivery timestamp is {ahead} s ahead; at most {ahead_max} s are allowed"
         )));
     }
     Ok(())

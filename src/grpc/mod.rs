@@ -21,6 +21,7 @@ mod members;
 mod metadata;
 pub mod name_server;
 mod observed;
+mod recall;
 mod receive;
 mod route;
 mod send;

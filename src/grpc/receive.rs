@@ -273,6 +273,7 @@ mod tests {
             born: crate::base::UtcMillis::ZERO,
             born_host: "h".into(),
             trace_context: None,
+            deliver_at: None,
         };
         let one = |offset| Delivered {
             message: message.clone(),

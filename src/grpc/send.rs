@@ -16,11 +16,10 @@ pub(super) async fn send(
 ) -> Result<v2::SendMessageResponse, Refused> {
     broker.has_room(request.messages.iter().map(|message| message.body.len()).sum())?;
     let topic = limits::messages(&request.messages)?;
-    let now = convert::now();
     let mut messages = Vec::with_capacity(request.messages.len());
     let mut first_checks = Vec::with_capacity(request.messages.len());
     for message in request.messages {
-        limits::message(&message, now).map_err(|refused| known_to(&caller, refused))?;
+        limits::message(&message).map_err(|refused| known_to(&caller, refused))?;
         match convert::asked(message.system_properties.as_ref()) {
             Asked::Kind(kind) => {
                 first_checks.push(transaction::first_check(message.system_properties.as_ref()));
@@ -53,6 +52,7 @@ fn entry(sent: Sent) -> v2::SendResultEntry {
         status: Some(ok()),
         message_id: sent.message_id,
         offset: convert::signed(sent.offset.get()),
+        recall_handle: sent.recall_handle.unwrap_or_default(),
         ..v2::SendResultEntry::default()
     }
 }

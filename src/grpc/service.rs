@@ -14,7 +14,7 @@ use super::metadata::Caller;
 use super::observed::Observed;
 use super::status::{Answer, Refused};
 use super::telemetry::Streams;
-use super::{ack, heartbeat, receive, route, send, telemetry, transaction};
+use super::{ack, heartbeat, recall, receive, route, send, telemetry, transaction};
 
 #[derive(Debug)]
 pub(super) struct Messaging {
@@ -218,7 +218,10 @@ impl MessagingService for Messaging {
         &self,
         request: Request<v2::RecallMessageRequest>,
     ) -> Result<Response<v2::RecallMessageResponse>, Status> {
-        not_yet("RecallMessage", request).await
+        unary("RecallMessage", request, |caller, message| {
+            recall::recall(&self.broker, caller, message)
+        })
+        .await
     }
 
     async fn sync_lite_subscription(

@@ -4,9 +4,10 @@ use std::fmt;
 
 use crate::base::NameError;
 use crate::broker::{
-    AckError, BadHandle, BadTransactionId, DecidedOtherwise, DiskFull, EndError, GroupError,
-    HalvesFull, HoldError, KindConflict, KindNotYet, LimitError, NoGroup, NoTopic, NoTransaction,
-    Overloaded, ReceiveError, RouteError, SendError, TopicError, Unavailable,
+    AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,
+    DiskFull, EndError, GroupError, HalvesFull, HoldError, KindConflict, KindNotYet, LimitError,
+    NoGroup, NoTopic, NoTransaction, Overloaded, ReceiveError, RouteError, SendError, TimerError,
+    TopicError, Unavailable,
 };
 use crate::wire::rocketmq::{self as v2, Code};
 
@@ -108,6 +109,8 @@ causes!(
     KindConflict => MessagePropertyConflictWithType,
     KindNotYet => NotImplemented,
     LimitError => BadRequest,
+    DelayTooLong => IllegalDeliveryTime,
+    BadRecallHandle => BadRequest,
     Overloaded => TooManyRequests,
     DiskFull => MasterPersistenceTimeout,
     BadHandle => InvalidReceiptHandle,
@@ -142,12 +145,14 @@ macro_rules! operations {
 operations! {
     SendError {
         SendError::Limit(_) => PayloadTooLarge,
-        ; NoTopic, KindConflict, KindNotYet, Overloaded, DiskFull, HalvesFull, Unavailable
+        ; NoTopic, KindConflict, KindNotYet, DelayTooLong, Overloaded, DiskFull, HalvesFull,
+          Unavailable
     }
     ReceiveError {
         ReceiveError::Filter(_) => IllegalFilterExpression,
         ; NoTopic, NoGroup, Limit, Overloaded, Unavailable
     }
+    TimerError { ; NoTopic, KindConflict, BadRecallHandle, DelayTooLong, Unavailable }
     AckError { ; BadHandle, Unavailable }
     HoldError { ; BadHandle, Unavailable }
     RouteError { ; NoTopic, Limit, Unavailable }
@@ -168,6 +173,16 @@ pub(super) fn unavailable(error: &Unavailable) -> tonic::Status {
         tonic::Status::deadline_exceeded(error.to_string())
     } else {
         tonic::Status::unavailable(error.to_string())
+    }
+}
+
+pub(super) fn timer_status(error: &TimerError) -> tonic::Status {
+    match error {
+        TimerError::NoTopic(_) => tonic::Status::not_found(error.to_string()),
+        TimerError::KindConflict(_)
+        | TimerError::BadRecallHandle(_)
+        | TimerError::DelayTooLong(_) => tonic::Status::invalid_argument(error.to_string()),
+        TimerError::Unavailable(cause) => unavailable(cause),
     }
 }
 

@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use crate::base::{ClientId, TopicName};
-use crate::broker::{Broker, ClientKind, ProducerStream, TransactionCheck};
+use crate::broker::{Broker, ClientKind, PendingCheck, ProducerStream, TransactionCheck};
 use crate::wire::rocketmq::{self as v2, Code, telemetry_command::Command};
 
 use super::ending::Ending;
@@ -112,16 +112,19 @@ impl Publishing {
         self.topics.extend(stated.topics.iter().cloned());
     }
 
-    /// Takes the next question to this producer, and writes it if the producer reads.
-    async fn next(&mut self, outbox: &mpsc::Sender<Item>) {
-        let Self { stream, topics } = self;
-        let Some(stream) = stream else { return std::future::pending().await };
-        let write = |check: TransactionCheck| {
-            let topic = &check.message.topic;
-            let named = topics.get(topic).cloned().unwrap_or_else(|| transaction::plain(topic));
-            outbox.try_send(Ok(transaction::question(check, named))).is_ok()
-        };
-        stream.next(write).await;
+    /// The next question to this producer. Cancel safe.
+    async fn next(&mut self) -> PendingCheck {
+        match &mut self.stream {
+            Some(stream) => stream.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// As the producer is asked.
+    fn question(&self, check: TransactionCheck) -> v2::TelemetryCommand {
+        let topic = &check.message.topic;
+        let named = self.topics.get(topic).cloned().unwrap_or_else(|| transaction::plain(topic));
+        transaction::question(check, named)
     }
 }
 
@@ -131,7 +134,17 @@ impl Conversation {
         loop {
             let command = tokio::select! {
                 command = inbound.next() => command,
-                () = self.publishing.next(&self.outbox) => continue,
+                pending = self.publishing.next() => {
+                    let question = self.publishing.question(pending.check.clone());
+                    tokio::select! {
+                        sent = self.outbox.send(Ok(question)) => match sent {
+                            Ok(()) => pending.written(),
+                            Err(_) => return,
+                        },
+                        () = ending.comes() => return,
+                    }
+                    continue;
+                }
                 () = self.outbox.closed() => return,
                 () = ending.comes() => return,
             };

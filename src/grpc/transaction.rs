@@ -142,6 +142,7 @@ mod tests {
             born: UtcMillis::new(5),
             born_host: "h".into(),
             trace_context: None,
+            deliver_at: None,
         }
     }
 

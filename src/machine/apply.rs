@@ -10,8 +10,8 @@ use super::state::State;
 use super::{Applied, Entry};
 use crate::base::{GroupId, LogIndex, QueueId, TopicId};
 use crate::command::{
-    Command, CreateTopic, Delivery, DeliveryOutcome, Publish, PublishItem, Published, Refusal,
-    Reply, Subscribe, Unit,
+    CheckedOut, Command, CreateTopic, Delivery, DeliveryOutcome, Publish, PublishItem, Published,
+    Refusal, Reply, Subscribe, Unit,
 };
 
 impl State {
@@ -34,6 +34,7 @@ impl State {
             self.apply_command(entry, command, &mut effects)
                 .map_err(|source| ApplyError::Io { index, source })?
         };
+        self.timers.turn(entry.stamp);
         self.marks.consider(entry, before, &self.queues);
         Ok(Applied { reply, effects })
     }
@@ -72,15 +73,16 @@ impl State {
             Command::Publish(publish) => return self.publish(entry, &publish, effects),
             Command::Deliveries(deliveries) => self.deliver(entry, &deliveries, effects),
             Command::CreateTopic(create) => self.create_topic(entry, &create),
-            Command::DeleteTopic { topic } => self.delete_topic(topic, effects),
+            Command::DeleteTopic { topic } => self.delete_topic(entry, topic, effects),
             Command::CreateGroup(create) => self.groups.create(&create, entry.stamp),
             Command::DeleteGroup { group } => self.delete_group(group, effects),
             Command::Subscribe(subscribe) => self.subscribe(subscribe),
             Command::Unsubscribe(subscribe) => self.subscriptions.remove(&subscribe),
             Command::Tick { limit } => {
                 let ready = self.deliveries.tick(entry.stamp, limit);
-                let fired = ready.total();
+                let ended = ready.total();
                 effects.extend(ready.effects());
+                let fired = ended + self.fire(entry, limit, effects)?;
                 Reply::Ticked { fired }
             }
             Command::Audit => {
@@ -95,6 +97,9 @@ impl State {
             Command::Trim(trim) => self.trim(trim, effects),
             Command::GrowTopic { topic, queues } => self.grow_topic(topic, queues),
             Command::ResumeLines { group, topic } => self.resume_lines((group, topic), effects),
+            Command::Schedule(schedule) => return self.schedule(entry, &schedule, effects),
+            Command::Recall(timer) => self.recall(entry, &timer),
+            Command::Reschedule { timer, due } => self.reschedule(entry, &timer, due),
             Command::Prepare(prepare) => self.prepare(entry, &prepare),
             Command::End(end) => return self.end_transaction(entry, &end, effects),
             Command::Check(checks) => self.note_checks(entry, &checks),
@@ -110,7 +115,7 @@ impl State {
         reply
     }
 
-    fn delete_topic(&mut self, topic: TopicId, effects: &mut Vec<Effect>) -> Reply {
+    fn delete_topic(&mut self, entry: &Entry, topic: TopicId, effects: &mut Vec<Effect>) -> Reply {
         if self.topics.delete(topic).is_none() {
             return Reply::Refused(Refusal::NoTopic { topic });
         }
@@ -120,6 +125,7 @@ impl State {
         self.halves.drop_topic(topic, self.deliveries.references_mut());
         self.late.drop_topic(topic, self.deliveries.references_mut());
         self.marks.drop_topic(topic);
+        self.timers.drop_topic(topic, entry.stamp);
         effects.push(Effect::TopicGone { topic });
         Reply::Done
     }
@@ -234,6 +240,19 @@ impl State {
         Reply::Deliveries(outcomes)
     }
 
+    /// What is handed out keeps its record by itself from now on: where the record of a delayed
+    /// message lies is told along, since that may be forgotten before the delivery is over.
+    fn take_places(&mut self, checked_out: &CheckedOut) {
+        for granted in &checked_out.granted {
+            let unit = granted.unit;
+            if let Some((now, size)) = self.timers.moved(unit.position)
+                && self.deliveries.locate(unit).position < now
+            {
+                self.deliveries.relocate(unit.position, now, size);
+            }
+        }
+    }
+
     fn check_delivery(&self, delivery: &Delivery) -> Result<(), Refusal> {
         match delivery {
             Delivery::Checkout(checkout) => self.check_pair(checkout.group, checkout.topic),
@@ -267,6 +286,7 @@ impl State {
                     rule: self.rule(checkout.group, checkout.topic).expect("both were checked"),
                 };
                 let checked_out = self.deliveries.check_out(checkout, &bounds);
+                self.take_places(&checked_out);
                 match full {
                     Some(refusal) if checked_out.granted.is_empty() => {
                         DeliveryOutcome::Refused(refusal)

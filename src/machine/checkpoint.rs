@@ -27,6 +27,7 @@ use super::retention::Marks;
 use super::state::State;
 use super::store::Store;
 use super::subscriptions::Subscriptions;
+use super::timers::Timers;
 use super::topics::Topics;
 use super::transactions::{DecidedMemory, Halves};
 use crate::base::{LogIndex, LogPosition, Mutant, Term, UtcMillis};
@@ -51,6 +52,8 @@ const DELIVERIES: u8 = 7;
 const DEDUP: u8 = 8;
 const MARKS: u8 = 9;
 const MOVED: u8 = 10;
+const TIMERS: u8 = 14;
+const ENDED: u8 = 15;
 const HALVES: u8 = 17;
 const DECIDED: u8 = 18;
 const LATE: u8 = 19;
@@ -178,11 +181,12 @@ impl State {
             section(DELIVERIES, &|w| self.deliveries.write_pairs(w)),
             section(MARKS, &|w| self.marks.write(w)),
             section(MOVED, &|w| self.deliveries.write_moved(w)),
+            section(ENDED, &|w| self.timers.write_ended(w)),
             section(HALVES, &|w| self.halves.write(w)),
             section(DECIDED, &|w| self.decided.write(w)),
             section(LATE, &|w| self.late.write(w)),
         ];
-        Image { sections, dedup: self.dedup.image() }
+        Image { sections, timers: self.timers.image(), dedup: self.dedup.image() }
     }
 
     /// What a checkpoint holds: everything, but for mutants.
@@ -232,6 +236,7 @@ fn encode(image: &Image, local: Option<&Bytes>) -> Vec<Bytes> {
     for (number, bytes) in &image.sections {
         section(*number, vec![bytes.clone()]);
     }
+    section(TIMERS, image.timers.parts());
     section(DEDUP, image.dedup.parts());
     if let Some(local) = local {
         section(LOCAL, vec![local.clone()]);
@@ -309,6 +314,14 @@ impl Sections {
         self.table(HEAD, |r| Ok(Head::read(r)?))
     }
 
+    fn timers(&self, seed: u64) -> Result<Timers, CheckpointError> {
+        let stamp = self.head()?.stamp;
+        let mut ended = self.reader(ENDED)?;
+        let timers = self.table(TIMERS, |rows| Timers::read(rows, &mut ended, stamp, seed))?;
+        ended.end().map_err(|source| CheckpointError::Field { section: ENDED, source })?;
+        Ok(timers)
+    }
+
     pub(super) fn local(&self) -> Result<Local, CheckpointError> {
         let mut rest = self.reader(LOCAL)?;
         let mut read = || {
@@ -328,7 +341,7 @@ impl Sections {
         local: Option<Local>,
         seed: u64,
     ) -> Result<State, CheckpointError> {
-        let known = [HEAD..=MOVED, HALVES..=LATE, LOCAL..=LOCAL];
+        let known = [HEAD..=MOVED, TIMERS..=ENDED, HALVES..=LATE, LOCAL..=LOCAL];
         let odd = |number: &u8| !known.iter().any(|known| known.contains(number));
         if let Some(section) = self.by_number.iter().map(|(number, _)| *number).find(odd) {
             return Err(CheckpointError::Section { section });
@@ -351,6 +364,7 @@ impl Sections {
             deliveries,
             dedup: self.table(DEDUP, |r| Dedup::read(r, seed))?,
             marks: self.table(MARKS, Marks::read)?,
+            timers: self.timers(seed)?,
             halves,
             decided: self.table(DECIDED, DecidedMemory::read)?,
             late,
@@ -390,6 +404,7 @@ impl State {
         let bounds = |topic, queue| self.queues.bounds(topic, queue);
         self.halves.check(|topic, queue| bounds(topic, queue).is_some(), &self.decided)?;
         self.late.check(bounds, self.marks.newest_end())?;
-        self.deliveries.check(bounds, front, self.halves.len() + self.late.len())
+        self.deliveries.check(bounds, front, self.halves.len() + self.late.len())?;
+        self.timers.check(front)
     }
 }

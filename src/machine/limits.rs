@@ -22,6 +22,15 @@ pub const EXPRESSION_MAX: usize = 32 << 10;
 pub const PENDING_PER_QUEUE_MAX: usize = 100_000;
 /// Most messages handed out or waiting in a whole broker group; each costs about 250 bytes.
 pub const PENDING_MAX: usize = 4 << 20;
+/// Most delayed messages of a broker group, fired ones whose records lie in an earlier stride
+/// included; each costs about 90 bytes of memory.
+pub const TIMERS_MAX: usize = 16 << 20;
+/// How a delayed message ended is remembered for at least this long …
+pub(super) const ENDED_WINDOW: Millis = Millis::from_secs(10 * 60);
+/// … while it is among the last this many of the broker group …
+pub(super) const ENDED_MAX: usize = 128 << 10;
+/// … and for any time while it is among the last this many.
+pub(super) const ENDED_MIN: usize = 16 << 10;
 /// Most marks that the log's front has not moved to; beyond it strides are not marked.
 pub const MARKS_MAX: usize = 4096;
 /// Most visible-again messages, and most gaps, that one [`super::QueueView`] lists.
@@ -48,4 +57,5 @@ pub const DECIDED_MIN: usize = 1 << 14;
 
 const _: () = assert!(DECIDED_MIN <= DECIDED_MAX);
 const _: () = assert!(DEDUP_MIN <= DEDUP_MAX && DEDUP_MAX <= u32::MAX as u64);
+const _: () = assert!(ENDED_MIN <= ENDED_MAX && TIMERS_MAX < u32::MAX as usize);
 const _: () = assert!(PENDING_PER_QUEUE_MAX <= PENDING_MAX);

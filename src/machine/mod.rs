@@ -15,6 +15,7 @@ mod checkpoint;
 mod codec;
 mod consume_queue;
 mod dedup;
+mod delay;
 mod deliveries;
 mod effect;
 mod error;
@@ -29,6 +30,7 @@ mod retention;
 mod state;
 mod store;
 mod subscriptions;
+mod timers;
 mod topics;
 mod transactions;
 #[cfg(test)]
@@ -57,7 +59,8 @@ pub use self::groups::Group;
 pub use self::limits::{
     DECIDED_MAX, DECIDED_MIN, DECIDED_WINDOW, DEDUP_MAX, DEDUP_MIN, DEDUP_WINDOW, EXPRESSION_MAX,
     GROUP_TOPICS_MAX, GROUPS_MAX, HALF_BYTES_MAX, HALVES_MAX, MARKS_MAX, PENDING_MAX,
-    PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, SUBSCRIPTIONS_MAX, TOPICS_MAX, VIEW_MAX,
+    PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, SUBSCRIPTIONS_MAX, TIMERS_MAX, TOPICS_MAX,
+    VIEW_MAX,
 };
 pub use self::retention::{Front, Mark};
 pub use self::state::State;

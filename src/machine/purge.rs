@@ -33,6 +33,7 @@ impl State {
         let mut expired = ExpiredCounts::default();
         self.deliveries.expire_below(&starts, &mut expired);
         self.deliveries.expire_visible(front.end, stamp, None, &mut expired);
+        self.timers.expire_below(&starts);
         effects.extend(expired.effects());
         self.marks.intend(front);
         Reply::Done
@@ -61,6 +62,7 @@ impl State {
             let size = u32::try_from(record.len()).expect("shorter than its command");
             if *original < position {
                 self.deliveries.relocate(*original, position, size);
+                self.timers.relocate(*original, position);
             }
         }
         Reply::Done
@@ -74,7 +76,8 @@ impl State {
         let Some(front) = self.marks.intent().filter(|intent| intent.index == mark) else {
             return Reply::Refused(Refusal::NoMark { mark });
         };
-        let count = self.deliveries.is_needed_before(front.end);
+        let count = self.deliveries.is_needed_before(front.end)
+            + self.timers.needed_before(front.end).count() as u64;
         if count > 0 && !Mutant::PurgeAboveReference.is_on() {
             return Reply::Refused(Refusal::UnderWay { mark, count });
         }
@@ -98,6 +101,7 @@ impl State {
         let mut expired = ExpiredCounts::default();
         self.deliveries.expire_below(&starts, &mut expired);
         self.deliveries.expire_visible(end, stamp, Some(topic), &mut expired);
+        self.timers.expire_below(&starts);
         effects.extend(expired.effects());
         Reply::Done
     }

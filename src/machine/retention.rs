@@ -105,7 +105,7 @@ impl Marks {
     /// Where the newest mark ends: what lies before it leaves no later than with that mark.
     pub(super) fn newest_end(&self) -> LogPosition {
         let mark = self.marks.back().map(|mark| mark.end);
-        mark.or(self.floor.map(|floor| floor.end)).unwrap_or_default()
+        mark.or_else(|| self.floor.map(|floor| floor.end)).unwrap_or_default()
     }
 
     pub(super) fn intent(&self) -> Option<Front> {

@@ -15,6 +15,7 @@ use super::head::Head;
 use super::late::LateUnits;
 use super::retention::{Front, Mark, Marks};
 use super::subscriptions::Subscriptions;
+use super::timers::Timers;
 use super::topics::{Topic, Topics};
 use super::transactions::{DecidedMemory, Half, Halves};
 use crate::base::{
@@ -34,6 +35,7 @@ pub struct State {
     pub(super) deliveries: Deliveries,
     pub(super) dedup: Dedup,
     pub(super) marks: Marks,
+    pub(super) timers: Timers,
     pub(super) halves: Halves,
     pub(super) decided: DecidedMemory,
     pub(super) late: LateUnits,
@@ -53,6 +55,7 @@ impl State {
             deliveries: Deliveries::default(),
             dedup: Dedup::new(seed),
             marks: Marks::default(),
+            timers: Timers::new(seed),
             halves: Halves::default(),
             decided: DecidedMemory::default(),
             late: LateUnits::default(),
@@ -251,7 +254,21 @@ impl State {
 
     /// When the next hidden message becomes due: a tick is to be proposed then, not before.
     pub fn next_due(&self) -> Option<UtcMillis> {
-        self.deliveries.next_due()
+        let (hidden, delayed) = (self.deliveries.next_due(), self.timers.next_due());
+        match (hidden, delayed) {
+            (Some(hidden), Some(delayed)) => Some(hidden.min(delayed)),
+            (hidden, delayed) => hidden.or(delayed),
+        }
+    }
+
+    /// Delayed messages that are not visible yet; a number at hand.
+    pub fn delayed(&self) -> usize {
+        self.timers.pending()
+    }
+
+    /// Bytes of records that were written again because their messages are delayed, or were.
+    pub fn delayed_bytes(&self) -> u64 {
+        self.timers.kept_bytes()
     }
 
     /// Messages of all groups that are with a consumer or wait for a deadline; a number at hand.
@@ -330,23 +347,33 @@ impl State {
         self.marks.floor()
     }
 
-    /// Messages under way whose records the intended front would pass: where each record lay
-    /// first, and a unit that says where it lies now.
+    /// Messages under way, or delayed, whose records the intended front would pass: where each
+    /// record lay first, and a unit that says where it lies now.
     pub fn to_relocate(&self) -> impl Iterator<Item = (LogPosition, Unit)> {
         let front = self.marks.intent().map(|intent| intent.end).unwrap_or_default();
-        self.deliveries.needed_before(front).map(|(original, holder)| {
-            let unit = match holder {
-                Holder::Delivery(key) => self.deliveries.unit_of(key),
-                Holder::Late(at) => self.late.get(&at),
-                Holder::Half => self.halves.get(original).map(|half| half.unit),
-            };
-            (original, self.locate(unit.expect("what holds a record is there")))
-        })
+        let delayed = self.timers.needed_before(front);
+        // A record that is needed for both is one record.
+        let delayed = delayed.filter(|(original, _)| !self.deliveries.needs(*original));
+        self.deliveries
+            .needed_before(front)
+            .map(|(original, holder)| {
+                let unit = match holder {
+                    Holder::Delivery(key) => self.deliveries.unit_of(key),
+                    Holder::Late(at) => self.late.get(&at),
+                    Holder::Half => self.halves.get(original).map(|half| half.unit),
+                };
+                (original, self.locate(unit.expect("what holds a record is there")))
+            })
+            .chain(delayed)
     }
 
     /// The unit with the place where its record lies now.
     pub fn locate(&self, unit: Unit) -> Unit {
-        self.deliveries.locate(unit)
+        let located = self.deliveries.locate(unit);
+        match self.timers.moved(unit.position) {
+            Some((position, _)) if position > located.position => Unit { position, ..located },
+            _ => located,
+        }
     }
 
     /// Bytes of records that were written again because their messages are still under way.

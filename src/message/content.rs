@@ -65,4 +65,6 @@ pub struct Message {
     pub born: UtcMillis,
     pub born_host: String,
     pub trace_context: Option<String>,
+    /// Not before this, where the producer said so.
+    pub deliver_at: Option<UtcMillis>,
 }

@@ -7,6 +7,7 @@
 use bytes::{BufMut, BytesMut};
 
 use super::{Message, MessageKind};
+use crate::base::UtcMillis;
 
 const NAME_END: char = '\u{1}';
 const VALUE_END: char = '\u{2}';
@@ -21,6 +22,8 @@ const SHARDING_KEY: &str = "__SHARDINGKEY";
 const BORN_HOST: &str = "__BORNHOST";
 const TRACE_CONTEXT: &str = "TRACE_CONTEXT";
 const HALF_MESSAGE: &str = "TRAN_MSG";
+/// When a delayed message becomes visible, in milliseconds since 1970.
+const DELIVER_AT: &str = "TIMER_DELIVER_MS";
 /// Ours: the kind by name, of messages that are not normal.
 const KIND: &str = "__KIND";
 /// Ours: the length of each key in bytes, comma between, where splitting [`KEYS`] at its spaces
@@ -37,6 +40,7 @@ pub const RESERVED_PROPERTY_NAMES: [&str; 61] = [
     BORN_HOST,
     TRACE_CONTEXT,
     HALF_MESSAGE,
+    DELIVER_AT,
     KIND,
     KEY_LENGTHS,
     "TRACE_ON",
@@ -76,7 +80,6 @@ pub const RESERVED_PROPERTY_NAMES: [&str; 61] = [
     "INNER_BASE",
     "TIMER_DELAY_MS",
     "TIMER_DELAY_SEC",
-    "TIMER_DELIVER_MS",
     "TIMER_ENQUEUE_MS",
     "TIMER_DEQUEUE_MS",
     "TIMER_ROLL_TIMES",
@@ -108,6 +111,8 @@ pub enum PropertiesError {
     Missing { name: &'static str },
     #[error("the property __KIND is {found:?}, which names no kind of message")]
     Kind { found: String },
+    #[error("the property TIMER_DELIVER_MS is {found:?}, which is no number of milliseconds")]
+    DeliverAt { found: String },
     #[error("the property __KEYLENGTHS is {lengths:?}, which does not fit the keys {keys:?}")]
     KeyLengths { lengths: String, keys: String },
 }
@@ -122,6 +127,7 @@ pub(super) struct Properties {
     pub(super) message_group: Option<String>,
     pub(super) born_host: Option<String>,
     pub(super) trace_context: Option<String>,
+    pub(super) deliver_at: Option<UtcMillis>,
     pub(super) user: Vec<(String, String)>,
 }
 
@@ -140,6 +146,8 @@ pub(super) fn write(message: &Message, out: &mut BytesMut) -> Result<u16, Proper
     }
     put(out, BORN_HOST, &message.born_host)?;
     put_some(out, TRACE_CONTEXT, message.trace_context.as_deref())?;
+    let deliver_at = message.deliver_at.map(|at| at.get().to_string());
+    put_some(out, DELIVER_AT, deliver_at.as_deref())?;
     for (name, value) in &message.properties {
         if RESERVED_PROPERTY_NAMES.contains(&name.as_str()) {
             return Err(PropertiesError::Reserved { name: name.clone() });
@@ -178,6 +186,7 @@ struct Found<'text> {
     message_group: Option<&'text str>,
     born_host: Option<&'text str>,
     trace_context: Option<&'text str>,
+    deliver_at: Option<&'text str>,
     user: Vec<(String, String)>,
 }
 
@@ -193,6 +202,7 @@ impl<'text> Found<'text> {
             SHARDING_KEY => self.message_group = Some(value),
             BORN_HOST => self.born_host = Some(value),
             TRACE_CONTEXT => self.trace_context = Some(value),
+            DELIVER_AT => self.deliver_at = Some(value),
             name if RESERVED_PROPERTY_NAMES.contains(&name) => {}
             name => self.user.push((name.to_owned(), value.to_owned())),
         }
@@ -209,6 +219,7 @@ impl<'text> Found<'text> {
             message_group: owned(self.message_group),
             born_host: owned(self.born_host),
             trace_context: owned(self.trace_context),
+            deliver_at: self.deliver_at.map(deliver_at).transpose()?,
             user: self.user,
         })
     }
@@ -226,6 +237,11 @@ impl<'text> Found<'text> {
             None => Ok(MessageKind::Normal),
         }
     }
+}
+
+fn deliver_at(text: &str) -> Result<UtcMillis, PropertiesError> {
+    let at = text.parse().map(UtcMillis::new);
+    at.map_err(|_| PropertiesError::DeliverAt { found: text.to_owned() })
 }
 
 fn put(out: &mut BytesMut, name: &str, value: &str) -> Result<(), PropertiesError> {

@@ -22,13 +22,15 @@ fn message() -> impl Strategy<Value = Message> {
         vec(any::<u8>(), 0..100),
     );
     let rest = (any::<u64>(), prop_oneof![text(), Just("10.0.0.1:5".to_owned())], 1u8..=4);
-    (names, lists, rest, any::<bool>(), prop::option::of(text())).prop_map(
+    let late = any::<Option<u64>>();
+    (names, lists, rest, any::<bool>(), prop::option::of(text()), late).prop_map(
         |(
             (topic, message_id, tag, message_group),
             (keys, properties, body),
             (born, born_host, kind),
             gzip,
             trace_context,
+            deliver_at,
         )| Message {
             topic: TopicName::new(&topic).unwrap(),
             body: body.into(),
@@ -42,6 +44,7 @@ fn message() -> impl Strategy<Value = Message> {
             born: UtcMillis::new(born),
             born_host,
             trace_context,
+            deliver_at: deliver_at.map(UtcMillis::new),
         },
     )
 }

@@ -74,6 +74,10 @@ catalog! {
         "Consumer groups in this replica's applied state."
     IN_FLIGHT_MESSAGES: Gauge "raftmq_in_flight_messages" ["broker_group"] Count
         "Messages handed out and not yet acknowledged, in this replica's applied state."
+    DELAYED_MESSAGES: Gauge "raftmq_delayed_messages" ["broker_group"] Count
+        "Messages whose time has not come, in this replica's applied state."
+    DELAYED_KEPT_BYTES: Gauge "raftmq_delayed_kept_bytes" ["broker_group"] Bytes
+        "Bytes of records written again beyond the log's front for messages that are delayed, or were."
     RECEIVE_WAITING: Gauge "raftmq_receive_waiting" [] Count
         "Receive requests that wait on this node for a message."
 

@@ -92,6 +92,9 @@ fn state(name: &str, group: &Group) {
     names::TOPICS.set([name], topics as u64);
     names::GROUPS.set([name], groups as u64);
     names::IN_FLIGHT_MESSAGES.set([name], in_flight as u64);
+    let (delayed, kept) = group.read(|state| (state.delayed(), state.delayed_bytes()));
+    names::DELAYED_MESSAGES.set([name], delayed as u64);
+    names::DELAYED_KEPT_BYTES.set([name], kept);
 }
 
 fn log(name: &str, group: &Group, before: &LogStats, stats: &LogStats) {

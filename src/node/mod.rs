@@ -94,6 +94,7 @@ fn broker_options(config: &Config) -> broker::Options {
             bytes: config.retention.bytes.get(),
             moved_max: config.retention.under_way.get(),
         },
+        delay_max: config.delay_max,
         checks: broker::CheckRule {
             first: config.transactions.first_check,
             interval: config.transactions.check_interval,

@@ -76,6 +76,9 @@ pub(crate) enum Outcome {
 fn is_idempotent(command: &Command) -> bool {
     match command {
         Command::Publish(publish) => publish.dedup,
+        Command::Schedule(schedule) => schedule.dedup,
+        // Asked again, the log still says how the message ended.
+        Command::Recall(_) => true,
         Command::Deliveries(deliveries) => deliveries.iter().all(|delivery| match delivery {
             Delivery::Checkout(checkout) => checkout.attempt_id.is_some(),
             Delivery::Ack(_) | Delivery::Hold(_) | Delivery::Renew(_) => true,
@@ -102,13 +105,14 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::Unsubscribe(_)
         | Command::Tick { .. }
         | Command::ResumeLines { .. }
+        | Command::Reschedule { .. }
         | Command::Audit => false,
     }
 }
 
 pub(crate) fn class_of(command: &Command) -> Class {
     match command {
-        Command::Publish(_) | Command::Prepare(_) => Class::Message,
+        Command::Publish(_) | Command::Prepare(_) | Command::Schedule(_) => Class::Message,
         Command::Deliveries(deliveries) => {
             let hands_out = |delivery: &Delivery| matches!(delivery, Delivery::Checkout(_));
             if deliveries.iter().any(hands_out) { Class::Checkout } else { Class::Other }
@@ -123,6 +127,8 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Tick { .. }
         | Command::GrowTopic { .. }
         | Command::ResumeLines { .. }
+        | Command::Recall(_)
+        | Command::Reschedule { .. }
         | Command::Audit
         | Command::End(_)
         | Command::Check(_)

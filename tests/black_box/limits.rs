@@ -191,7 +191,7 @@ async fn texts_of_a_message_follow_the_rules() {
 #[tokio::test]
 async fn times_and_kinds_of_a_message_follow_the_rules() {
     let (_cluster, mut raw) = one_node().await;
-    let far = Timestamp { seconds: now().seconds + 2 * 86400, nanos: 0 };
+    let far = Timestamp { seconds: now().seconds + 731 * 86400, nanos: 0 };
     let delay = |at: Timestamp| {
         move |p: &mut SystemProperties| {
             p.message_type = MessageType::Delay.into();
@@ -200,7 +200,8 @@ async fn times_and_kinds_of_a_message_follow_the_rules() {
     };
     for at in [far, Timestamp { seconds: i64::MAX, nanos: 0 }] {
         let answer = send_with(&mut raw, delay(at)).await;
-        check("a delay of two days", &answer, Code::IllegalDeliveryTime, &[]);
+        let limit = (730_u64 * 86_400_000).to_string();
+        check("a delay of two years and a day", &answer, Code::IllegalDeliveryTime, &[&limit]);
     }
     let answer = send_with(&mut raw, delay(Timestamp { seconds: i64::MIN, nanos: -7 })).await;
     assert_ne!(answer.0, i32::from(Code::Ok), "a time before all times: {answer:?}");

@@ -23,11 +23,11 @@ const WITHIN: Duration = Duration::from_secs(60);
 const INTERVAL: &str = "300ms";
 const CHECKS_MAX: u64 = 3;
 
-fn plan(nodes: u16, restart: bool) -> Plan {
+fn plan(nodes: u16, restart: bool, checks_max: u64) -> Plan {
     let environment = vec![
         ("RAFTMQ_TRANSACTIONS__FIRST_CHECK", "200ms".to_owned()),
         ("RAFTMQ_TRANSACTIONS__CHECK_INTERVAL", INTERVAL.to_owned()),
-        ("RAFTMQ_TRANSACTIONS__CHECKS_MAX", CHECKS_MAX.to_string()),
+        ("RAFTMQ_TRANSACTIONS__CHECKS_MAX", checks_max.to_string()),
     ];
     Plan { environment, restart, ..Plan::of(nodes) }
 }
@@ -162,7 +162,7 @@ fn followers(cluster: &Cluster) -> (Node, Vec<Node>) {
 
 #[test]
 fn a_producer_that_lives_elsewhere_is_asked_when_the_first_is_gone() {
-    let cluster = Cluster::start(plan(3, false));
+    let cluster = Cluster::start(plan(3, false, CHECKS_MAX));
     let (leader, followers) = followers(&cluster);
     create(&cluster, leader.grpc, "orders");
     let (one, other) = (followers[0].grpc, followers[1].grpc);
@@ -194,7 +194,7 @@ fn a_producer_that_lives_elsewhere_is_asked_when_the_first_is_gone() {
 
 #[test]
 fn the_producer_that_sent_it_is_asked_while_it_lives_and_nobody_is_nobody() {
-    let cluster = Cluster::start(plan(3, false));
+    let cluster = Cluster::start(plan(3, false, CHECKS_MAX));
     let (leader, followers) = followers(&cluster);
     for topic in ["asked", "unasked"] {
         create(&cluster, leader.grpc, topic);
@@ -235,7 +235,7 @@ fn the_producer_that_sent_it_is_asked_while_it_lives_and_nobody_is_nobody() {
 
 #[test]
 fn the_first_decision_stands_on_every_node_and_over_a_leaders_death() {
-    let mut cluster = Cluster::start(plan(3, true));
+    let mut cluster = Cluster::start(plan(3, true, CHECKS_MAX));
     let leader = cluster.leader();
     create(&cluster, leader.grpc, "first");
     let told = runtime().block_on(async {
@@ -287,7 +287,7 @@ async fn check_decided(raw: &mut Raw, rolled_back: &Half, committed: &Half) -> [
 
 #[test]
 fn a_parked_transaction_is_decided_by_an_operator() {
-    let cluster = Cluster::start(plan(3, false));
+    let cluster = Cluster::start(plan(3, false, CHECKS_MAX));
     let at = cluster.leader().grpc;
     create(&cluster, at, "parked");
     runtime().block_on(async {
@@ -332,7 +332,7 @@ fn a_parked_transaction_is_decided_by_an_operator() {
 
 #[test]
 fn what_is_no_transaction_is_refused() {
-    let cluster = Cluster::start(plan(1, false));
+    let cluster = Cluster::start(plan(1, false, CHECKS_MAX));
     let at = cluster.nodes()[0].grpc;
     create(&cluster, at, "strict");
     create(&cluster, at, "other");
@@ -377,7 +377,7 @@ fn transact(cluster: &Cluster, at: SocketAddr, label: &str, words: [&str; 2]) ->
 
 #[test]
 fn the_python_client_commits_rolls_back_and_answers_checks() {
-    let cluster = Cluster::start(plan(3, false));
+    let cluster = Cluster::start(plan(3, false, 1000));
     let at = cluster.nodes().iter().map(|node| node.grpc).collect::<Vec<_>>();
     create(&cluster, at[0], "trades");
     let mut first =

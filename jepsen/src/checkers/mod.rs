@@ -10,6 +10,7 @@ pub(crate) mod raft;
 pub(crate) mod replicas;
 #[cfg(test)]
 mod scenes;
+pub(crate) mod timers;
 pub(crate) mod transactions;
 
 use std::collections::BTreeMap;

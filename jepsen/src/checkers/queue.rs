@@ -35,13 +35,17 @@ fn sends(history: &History) -> Sends {
             acked.insert(value);
             possible.insert(value);
         }
+        // That it comes in the end is another checker's question.
+        let delayed = matches!(operation.what, What::SendDelayed { .. });
         let Some(value) = operation.what.shows() else { continue };
         attempted.entry(value).or_insert(operation.invoked);
         match operation.outcome {
             // Refused with the fact: it was rolled back before.
             Outcome::Ok(Answer::Decided { .. } | Answer::NoTransaction) => {}
             Outcome::Ok(_) => {
-                acked.insert(value);
+                if !delayed {
+                    acked.insert(value);
+                }
                 possible.insert(value);
             }
             Outcome::Unknown(_) => {

@@ -1,7 +1,7 @@
 //! Short histories for the tests of checkers.
 
 use crate::history::{
-    Answer, Delivery, History, Micros, Outcome, Place, QueueBounds, Value, Wanted, What,
+    Answer, Delivery, Ending, History, Micros, Outcome, Place, QueueBounds, Value, Wanted, What,
 };
 
 pub(super) fn value(count: u32) -> Value {
@@ -108,6 +108,23 @@ impl Scene {
         let invisible = millis * 1000;
         let what = What::Hold { group: 0, place: place(offset), attempt, invisible };
         self.call(2, what, during, Outcome::Ok(Answer::Done))
+    }
+
+    /// A message due at `due`, in milliseconds.
+    pub(super) fn delayed(self, count: u32, due: u64, handle: &str, during: (u64, u64)) -> Self {
+        let what = What::SendDelayed { topic: 0, value: value(count), due: due * 1000 };
+        self.call(1, what, during, Outcome::Ok(Answer::Scheduled(handle.to_owned())))
+    }
+
+    /// A recall and what it was told.
+    pub(super) fn told(self, count: u32, ending: Ending, during: (u64, u64)) -> Self {
+        let what = What::Recall { topic: 0, value: value(count) };
+        self.call(1, what, during, Outcome::Ok(Answer::Ended(ending)))
+    }
+
+    pub(super) fn moved(self, count: u32, due: u64, during: (u64, u64)) -> Self {
+        let what = What::Reschedule { topic: 0, value: value(count), due: due * 1000 };
+        self.call(1, what, during, Outcome::Ok(Answer::Ended(Ending::Rescheduled)))
     }
 
     pub(super) fn bounds(self, start: u64, end: u64, during: (u64, u64)) -> Self {

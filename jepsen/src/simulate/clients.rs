@@ -2,6 +2,7 @@
 //! down what it did.
 
 mod consumer;
+mod delayer;
 pub(super) mod ordered;
 pub(super) mod producer;
 mod transactor;
@@ -57,16 +58,22 @@ pub(crate) struct Workload {
     /// Messages have tags, and consumers of all groups but the first ask now for these, now for
     /// those.
     pub(crate) tagged: bool,
+    /// Who sends messages for later, to a topic of their own behind the others.
+    pub(crate) delayers: u32,
 }
 
 impl Workload {
-    /// Topics are made in this order: normal ones, then the one for transactions, then the one that
-    /// is in order.
+    /// Topics are made in this order: normal ones, then the one for transactions, then the one for
+    /// delayed messages, then the one that is in order.
     pub(crate) fn all_topics(&self) -> u32 {
         self.ordered_topic() + 1
     }
 
     pub(crate) fn ordered_topic(&self) -> u32 {
+        self.delayed_topic() + u32::from(self.delayers > 0)
+    }
+
+    pub(crate) fn delayed_topic(&self) -> u32 {
         self.topics + u32::from(self.transactors > 0)
     }
 
@@ -74,6 +81,7 @@ impl Workload {
         match topic {
             topic if topic < self.topics => MessageKind::Normal,
             topic if topic == self.ordered_topic() => MessageKind::Fifo,
+            topic if topic == self.delayed_topic() => MessageKind::Delay,
             _ => MessageKind::Transaction,
         }
     }
@@ -189,6 +197,9 @@ impl Clients {
         }
         for producer in 0..workload.ordered_producers {
             tokio::spawn(ordered::run(self.clone(), ordered::FIRST + producer));
+        }
+        for delayer in 0..workload.delayers {
+            tokio::spawn(delayer::run(self.clone(), delayer));
         }
         let transactional = workload.topics;
         for transactor in 0..workload.transactors {

@@ -168,6 +168,7 @@ impl Node {
                 queues_on_use: 1,
                 store_host: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8081),
                 retention: self.settings.retention,
+                delay_max: Millis::from_secs(730 * 24 * 60 * 60),
                 checks: CHECKS,
             };
             let nodes = Arc::new(Everybody(self.settings.nodes));

@@ -25,7 +25,9 @@ use super::world::World;
 use super::{ambient, panics};
 use crate::checkers::deliveries::Clocks;
 use crate::checkers::queue::Drain;
-use crate::checkers::{Findings, Violation, deliveries, log, order, queue, replicas, transactions};
+use crate::checkers::{
+    Findings, Violation, deliveries, log, order, queue, replicas, timers, transactions,
+};
 use crate::history::{Answer, History, Outcome};
 
 const SECOND: Micros = 1_000_000;
@@ -385,6 +387,7 @@ fn set_up(
         send_pause_millis: *shape.pick(&[20, 60, 200]),
         body_max: *shape.pick(&[40, 400, 2_000]),
         invisible_millis: *shape.pick(&[500, 2_000, 5_000]),
+        delayers: 2,
         tagged: shape.percent(50),
     };
     let settings = Settings {
@@ -495,6 +498,7 @@ fn tell(
     findings.merge(deliveries::check(&history, Clocks { disturbed, ordered }));
     findings.merge(order::check(&history, &ordered::line_of, &run.gone));
     findings.merge(transactions::check(&history));
+    findings.merge(timers::check(&history, all, (drain, disturbed), &run.gone));
     findings.violations.extend(run.watch.raft.violations.iter().cloned());
     findings.violations.append(&mut run.cluster.violations);
     for seat in &run.cluster.nodes {
@@ -512,7 +516,7 @@ fn tell(
 /// A run that did too little proves nothing.
 fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findings) {
     let mut good: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let kinds = ["sends", "receives", "looks", "half messages"];
+    let kinds = ["sends", "receives", "looks", "delayed sends", "half messages"];
     for operation in &history.operations {
         let kind = match &operation.outcome {
             Outcome::Ok(Answer::Sent(_)) => "sends",
@@ -523,6 +527,8 @@ fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findi
             Outcome::Ok(Answer::Decided { .. } | Answer::NoTransaction) => "decided otherwise",
             Outcome::Ok(Answer::Asked(_)) => "listens",
             Outcome::Ok(Answer::Done) => "others",
+            Outcome::Ok(Answer::Scheduled(_)) => "delayed sends",
+            Outcome::Ok(Answer::Ended(_)) => "recalls",
             Outcome::Fail(_) => "failed",
             Outcome::Unknown(_) => "unknown",
         };

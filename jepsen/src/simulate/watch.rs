@@ -114,15 +114,16 @@ pub(super) fn content(node: &Node, at: usize) -> Option<Replica> {
     Some(replica)
 }
 
-/// What all groups have before them on all topics.
+/// What all groups have before them on all topics, delayed messages included.
 pub(super) fn left(group: &Group) -> u64 {
-    let mut lag = BTreeMap::new();
+    let (mut lag, mut delayed) = (BTreeMap::new(), 0);
     group.read(|state| {
         for topic in (0..u32::MAX).map_while(|topic| state.topic(&topic_name(topic))) {
             lag_of(state, topic.id, &mut lag);
         }
+        delayed = state.delayed() as u64;
     });
-    lag.values().sum()
+    delayed + lag.values().sum::<u64>()
 }
 
 fn lag_of(

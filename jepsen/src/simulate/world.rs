@@ -22,7 +22,7 @@ use super::trace::Trace;
 /// one after the other.
 pub(crate) const STEP: Micros = 2_000;
 /// Where true wall time begins.
-const STARTED: u64 = 1_700_000_000_000;
+pub(crate) const STARTED: u64 = 1_700_000_000_000;
 
 /// A clock as one host reads it.
 #[derive(Debug, Default)]

@@ -156,7 +156,7 @@ impl Broker {
 
     /// Afterwards this node's state of every broker group holds everything that was acknowledged
     /// before the call.
-    async fn catch_up(&self) -> Result<(), Unavailable> {
+    pub(super) async fn catch_up(&self) -> Result<(), Unavailable> {
         let all = join_all(self.0.replicas.iter().map(|replica| replica.catch_up())).await;
         all.into_iter().collect()
     }

@@ -34,6 +34,9 @@ impl Broker {
     pub async fn send(&self, mut request: SendRequest) -> Result<Vec<Sent>, SendError> {
         assert!(!request.messages.is_empty(), "the protocol refuses empty requests");
         request.deadline = request.deadline.min(Instant::now() + SEND_TIME_MAX.duration());
+        for message in &request.messages {
+            self.check_delay(message.deliver_at)?;
+        }
         self.resolve_topic(&request.topic, request.deadline).await?;
         let mut refused = NoTopic { topic: request.topic.clone() }.into();
         let ordered = request.messages.iter().any(|message| message.message_group.is_some());
@@ -101,6 +104,9 @@ pub(super) fn is_definite(error: &SendError) -> bool {
         | SendError::DiskFull(_)
         | SendError::HalvesFull(_)
         | SendError::NoTopic(_) => true,
-        SendError::KindConflict(_) | SendError::KindNotYet(_) | SendError::Limit(_) => false,
+        SendError::KindConflict(_)
+        | SendError::KindNotYet(_)
+        | SendError::Limit(_)
+        | SendError::DelayTooLong(_) => false,
     }
 }

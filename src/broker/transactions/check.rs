@@ -212,3 +212,55 @@ impl Replica {
         join_all(asked).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{ClientId, Millis, QueueId};
+    use crate::command::Unit;
+
+    fn client(name: &str) -> ClientId {
+        ClientId::new(name).unwrap()
+    }
+
+    fn due(checks: u32) -> Due {
+        let at = LogPosition::new(9);
+        let visible = UtcMillis::ZERO;
+        let half = Half {
+            topic: TopicId::new(1),
+            queue: QueueId::new(0),
+            unit: Unit { position: at, size: 1, tag_hash: 0, group_hash: 0, visible },
+            producer: client("sender"),
+            interval: Millis::from_secs(1),
+            checks_max: 5,
+            checks,
+            due: visible,
+        };
+        Due { at, half, topic: TopicName::new("t").unwrap() }
+    }
+
+    /// Who lives on nodes 1, 2 and so on.
+    fn everywhere(nodes: &[(&str, bool)]) -> Everywhere {
+        let node = |(at, (clients, any)): (u64, &(&str, bool))| {
+            let clients = clients.split_whitespace().map(client).collect();
+            let living = Living { clients, any: *any };
+            (NodeId::new(at), BTreeMap::from([(TopicName::new("t").unwrap(), living)]))
+        };
+        (1..).zip(nodes).map(node).collect()
+    }
+
+    #[test]
+    fn the_sender_is_asked_while_it_lives_else_all_others_in_turn() {
+        let asked = |checks, nodes: &[(&str, bool)]| {
+            whom(&due(checks), &everywhere(nodes)).map(|(node, original)| (node.get(), original))
+        };
+        assert_eq!(asked(0, &[("", true), ("sender", false), ("", true)]), Some((2, true)));
+        let others = [("", true), ("", false), ("", true)];
+        let turns: Vec<_> = (0..4).map(|checks| asked(checks, &others)).collect();
+        assert_eq!(turns, [1, 3, 1, 3].map(|node| Some((node, false))));
+        assert_eq!(asked(0, &[("", false), ("", false)]), None);
+        assert_eq!(asked(0, &[]), None);
+        // A node that could not be asked says nothing of any topic.
+        assert_eq!(whom(&due(0), &vec![(NodeId::new(1), BTreeMap::new())]), None);
+    }
+}

@@ -18,8 +18,8 @@ use crate::message::Message;
 pub(super) use self::check::check;
 pub(super) use self::id::{TransactionName, broker_group};
 pub(super) use self::parcel::{CheckParcel, Wanted, encode_asked, encode_living};
-pub use self::producers::ProducerStream;
 pub(super) use self::producers::Producers;
+pub use self::producers::{PendingCheck, ProducerStream};
 
 /// How often a producer is asked about a message that nobody has decided. It is logged with the
 /// message.

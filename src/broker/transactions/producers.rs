@@ -17,11 +17,20 @@ const QUESTIONS: usize = 64;
 /// How long a stream may take to say that it has written a question.
 const WRITTEN: Duration = Duration::from_secs(1);
 
-/// A question on its way, and how its being written is told.
+/// A question on its way to a producer.
 #[derive(Debug)]
-struct Asked {
-    check: TransactionCheck,
+pub struct PendingCheck {
+    pub check: TransactionCheck,
     written: oneshot::Sender<()>,
+}
+
+impl PendingCheck {
+    /// It was written to the producer's stream: only then does the check count. Dropping it instead
+    /// says that it was not.
+    pub fn written(self) {
+        // Whoever asked may have stopped waiting: then it counts as not asked.
+        let _ = self.written.send(());
+    }
 }
 
 #[derive(Debug)]
@@ -29,7 +38,7 @@ struct Stream {
     number: u64,
     /// Topics that the producer sends to, as it has said or shown.
     topics: BTreeSet<TopicName>,
-    questions: mpsc::Sender<Asked>,
+    questions: mpsc::Sender<PendingCheck>,
 }
 
 #[derive(Debug, Default)]
@@ -50,7 +59,7 @@ pub struct ProducerStream {
     producers: Producers,
     client: ClientId,
     number: u64,
-    questions: mpsc::Receiver<Asked>,
+    questions: mpsc::Receiver<PendingCheck>,
 }
 
 impl Producers {
@@ -96,7 +105,7 @@ impl Producers {
     ) -> bool {
         for questions in self.streams(client, &check.message.topic) {
             let (written, told) = oneshot::channel();
-            let asked = Asked { check: check.clone(), written };
+            let asked = PendingCheck { check: check.clone(), written };
             if questions.try_send(asked).is_ok()
                 && matches!(timeout(WRITTEN, told).await, Ok(Ok(())))
             {
@@ -107,7 +116,11 @@ impl Producers {
     }
 
     /// Those that may be asked, in turn.
-    fn streams(&self, client: Option<&ClientId>, topic: &TopicName) -> Vec<mpsc::Sender<Asked>> {
+    fn streams(
+        &self,
+        client: Option<&ClientId>,
+        topic: &TopicName,
+    ) -> Vec<mpsc::Sender<PendingCheck>> {
         let mut inner = self.0.lock();
         let mut streams: Vec<_> = match client {
             Some(client) => {
@@ -139,21 +152,18 @@ impl ProducerStream {
     /// The topics that the producer says it sends to, from now on.
     pub fn publishes(&self, topics: impl IntoIterator<Item = TopicName>) {
         let mut inner = self.producers.0.lock();
-        let streams = inner.by_client.get_mut(&self.client).into_iter().flatten();
-        for stream in streams.filter(|stream| stream.number == self.number) {
+        let mut streams = inner.by_client.get_mut(&self.client).into_iter().flatten();
+        if let Some(stream) = streams.find(|stream| stream.number == self.number) {
             stream.topics.extend(topics);
-            return;
         }
     }
 
-    /// The next question. `write` answers whether it was written to the producer; only then does the
-    /// check count. Cancel safe: a question that was not taken stays.
-    pub async fn next(&mut self, write: impl FnOnce(TransactionCheck) -> bool) {
-        // The registry holds the other end for as long as this lives.
-        let Some(Asked { check, written }) = self.questions.recv().await else { return };
-        if write(check) {
-            // Whoever asked may have stopped waiting: then it counts as not asked.
-            let _ = written.send(());
+    /// The next question. Cancel safe.
+    pub async fn next(&mut self) -> PendingCheck {
+        match self.questions.recv().await {
+            Some(pending) => pending,
+            // The registry holds the other end for as long as this lives.
+            None => std::future::pending().await,
         }
     }
 }
@@ -199,6 +209,7 @@ mod tests {
                 born: UtcMillis::ZERO,
                 born_host: String::new(),
                 trace_context: None,
+                deliver_at: None,
             },
             queue: QueueId::new(0),
             prepared: UtcMillis::ZERO,
@@ -236,16 +247,22 @@ mod tests {
         let mut stream = producers.enter(&client("one"));
         stream.publishes([topic("t")]);
         for wrote in [true, false] {
-            let seen = stream.next(|check| check == question("t") && wrote);
             let check = question("t");
-            let (asked, ()) = tokio::join!(producers.ask(None, &check), seen);
-            assert_eq!(asked, wrote);
+            let (asked, pending) = tokio::join!(producers.ask(None, &check), async {
+                let pending = stream.next().await;
+                let seen = pending.check.clone();
+                if wrote {
+                    pending.written();
+                }
+                seen
+            });
+            assert_eq!((asked, pending), (wrote, question("t")));
         }
         assert!(!producers.ask(None, &question("other")).await);
         assert!(!producers.ask(Some(&client("two")), &question("t")).await);
         let check = question("other");
-        let seen = stream.next(|_| true);
         let one = client("one");
+        let seen = async { stream.next().await.written() };
         let (asked, ()) = tokio::join!(producers.ask(Some(&one), &check), seen);
         assert!(asked, "the one that prepared it is asked whatever it says it sends to");
     }

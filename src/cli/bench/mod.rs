@@ -7,6 +7,7 @@
 //! `consumers` is the opposite: many clients that do nothing, and what that costs.
 
 mod consumers;
+mod delayed;
 mod disk;
 mod drive;
 mod report;
@@ -41,6 +42,8 @@ pub(super) enum Bench {
     /// Many push consumers that have nothing to do: what they cost, and how soon a message that
     /// comes at last reaches its consumer.
     Consumers(consumers::Consumers),
+    /// Send messages for later, and tell how soon after their time they were visible.
+    Delayed(delayed::DelayedLoad),
     /// Log and machine alone: propose inside the leader of three nodes that are started for it.
     Raft(Raft),
 }
@@ -142,6 +145,10 @@ impl Bench {
             Self::Consumers(consumers) => {
                 let report = consumers.run().await?;
                 output.show(&report, consumers::table);
+                return Ok(());
+            }
+            Self::Delayed(delayed) => {
+                delayed::show(output, &delayed.run().await?);
                 return Ok(());
             }
         };

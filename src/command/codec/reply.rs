@@ -3,7 +3,9 @@
 use bytes::Bytes;
 
 use super::{Coded, CommandError, Reader, Writer};
-use crate::command::{CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Refusal, Reply};
+use crate::command::{
+    CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Refusal, Reply, Scheduled,
+};
 
 /// The first byte of every reply.
 const REPLY_VERSION: u8 = 1;
@@ -18,6 +20,8 @@ const SUBSCRIBED: u8 = 6;
 const TICKED: u8 = 7;
 const AUDITED: u8 = 8;
 const REFUSED: u8 = 9;
+const SCHEDULED: u8 = 30;
+const TIMER: u8 = 31;
 const PREPARED: u8 = 40;
 const ENDED: u8 = 41;
 const CHECKED: u8 = 42;
@@ -38,6 +42,7 @@ const LIMIT: u8 = 5;
 const NO_MARK: u8 = 6;
 const UNDER_WAY: u8 = 7;
 const MOVED_FULL: u8 = 8;
+const DELAYED_FULL: u8 = 30;
 const NO_TRANSACTION: u8 = 40;
 const DECIDED: u8 = 41;
 const HALVES_FULL: u8 = 42;
@@ -105,6 +110,11 @@ impl Coded for Reply {
                 writer.u32(*counted);
             }
             Self::Refused(refusal) => writer.kind(REFUSED, refusal),
+            Self::Scheduled(scheduled) => {
+                writer.u8(SCHEDULED);
+                writer.list(scheduled, |w, one| one.write(w));
+            }
+            Self::Timer(outcome) => writer.kind(TIMER, outcome),
         }
     }
 
@@ -122,6 +132,8 @@ impl Coded for Reply {
             ENDED => Self::Ended { decided: reader.get()?, repeated: reader.bool()? },
             CHECKED => Self::Checked { counted: reader.u32()? },
             REFUSED => Self::Refused(reader.get()?),
+            SCHEDULED => Self::Scheduled(reader.list(Scheduled::read)?),
+            TIMER => Self::Timer(reader.get()?),
             found => return Err(CommandError::Kind { what: "the kind of a reply", found }),
         })
     }
@@ -239,6 +251,11 @@ impl Coded for Refusal {
                 writer.u64(*bytes);
                 writer.u64(*limit);
             }
+            Self::DelayedFull { bytes, limit } => {
+                writer.u8(DELAYED_FULL);
+                writer.u64(*bytes);
+                writer.u64(*limit);
+            }
             Self::NoTransaction { at } => writer.kind(NO_TRANSACTION, at),
             Self::Decided { decided } => writer.kind(DECIDED, decided),
             Self::HalvesFull { bytes, limit } => {
@@ -261,6 +278,7 @@ impl Coded for Refusal {
             NO_MARK => Self::NoMark { mark: reader.get()? },
             UNDER_WAY => Self::UnderWay { mark: reader.get()?, count: reader.u64()? },
             MOVED_FULL => Self::MovedFull { bytes: reader.u64()?, limit: reader.u64()? },
+            DELAYED_FULL => Self::DelayedFull { bytes: reader.u64()?, limit: reader.u64()? },
             NO_TRANSACTION => Self::NoTransaction { at: reader.get()? },
             DECIDED => Self::Decided { decided: reader.get()? },
             HALVES_FULL => Self::HalvesFull { bytes: reader.u64()?, limit: reader.u64()? },

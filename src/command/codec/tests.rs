@@ -4,6 +4,7 @@ use crate::command::{
     Granted, HalfItem, Handle, Hold, Prepare, Prepared, Published, Refusal, Release, Renew, Reply,
     Return, Skip, Take, Transaction, Unit,
 };
+use crate::command::{Schedule, Scheduled, TimerKey, TimerOutcome};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -81,6 +82,56 @@ fn retention_commands_keep_their_bytes() {
     golden_reply(
         &Reply::Refused(Refusal::MovedFull { bytes: 3, limit: 2 }),
         "01 09 08 0000000000000003 0000000000000002",
+    );
+}
+
+#[test]
+fn delayed_messages_keep_their_bytes() {
+    // The record starts behind 2 + 8 + 1 + 4 + 8 + 4 + 1 + 16 + 4 + 4 + 8 + 4 bytes.
+    let item = PublishItem {
+        queue: QueueId::new(1),
+        kind: MessageKind::Delay,
+        id_hash: MessageIdHash::new(0x11),
+        body_crc: 2,
+        tag_hash: 3,
+        group_hash: 4,
+        record: Bytes::from_static(b"xyz"),
+        record_at: 64,
+    };
+    let due = UtcMillis::new(0x0a0b_0c0d);
+    let items = vec![ScheduleItem { due, item }];
+    golden(
+        &Command::Schedule(Schedule { topic: TopicId::new(7), dedup: true, items }),
+        "03 19 0000000000000007 01 00000001 000000000a0b0c0d 00000001 03 \
+         00000000000000000000000000000011 00000002 00000003 0000000000000004 00000003 78797a",
+    );
+    let timer = TimerKey {
+        topic: TopicId::new(7),
+        id_hash: MessageIdHash::new(0x11),
+        position: Some(LogPosition::new(0x99)),
+    };
+    golden(
+        &Command::Recall(timer),
+        "03 1a 0000000000000007 00000000000000000000000000000011 01 0000000000000099",
+    );
+    let timer = TimerKey { position: None, ..timer };
+    golden(
+        &Command::Reschedule { timer, due },
+        "03 1b 0000000000000007 00000000000000000000000000000011 00 000000000a0b0c0d",
+    );
+    let scheduled = Scheduled { position: LogPosition::new(0x99), repeated: true };
+    golden_reply(&Reply::Scheduled(vec![scheduled]), "01 1e 00000001 0000000000000099 01");
+    for (outcome, byte) in [
+        (TimerOutcome::Recalled, "01"),
+        (TimerOutcome::Rescheduled, "02"),
+        (TimerOutcome::AlreadyFired, "03"),
+        (TimerOutcome::NotFound, "04"),
+    ] {
+        golden_reply(&Reply::Timer(outcome), &format!("01 1f {byte}"));
+    }
+    golden_reply(
+        &Reply::Refused(Refusal::DelayedFull { bytes: 3, limit: 2 }),
+        "01 09 1e 0000000000000003 0000000000000002",
     );
 }
 

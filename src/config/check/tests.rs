@@ -174,3 +174,19 @@ fn durability_is_said_for_all_broker_groups_or_for_one() {
         assert!(error.contains("broker.durability") && error.contains("NAME=MODE"), "{error}");
     }
 }
+
+#[test]
+fn checks_of_transactions_have_bounds() {
+    let settings = parse(NODE).unwrap().transactions;
+    let default = (Millis::from_secs(6), Millis::from_secs(30), 15);
+    assert_eq!((settings.first_check, settings.check_interval, settings.checks_max), default);
+    let set = "[transactions]\nfirst_check = \"0s\"\ncheck_interval = \"1s\"\nchecks_max = 3\n";
+    let settings = parse(&with(set)).unwrap().transactions;
+    let told = (Millis::ZERO, Millis::from_secs(1), 3);
+    assert_eq!((settings.first_check, settings.check_interval, settings.checks_max), told);
+    let (what, min, max) = ("check_interval", CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX);
+    let short = RelationError::Transactions { what, value: 99, min, max };
+    assert_eq!(broken(&with("[transactions]\ncheck_interval = \"99ms\"\n")), short);
+    let never = RelationError::Transactions { what: "checks_max", value: 0, min: 1, max: 1000 };
+    assert_eq!(broken(&with("[transactions]\nchecks_max = 0\n")), never);
+}

@@ -89,6 +89,11 @@ impl Deliveries {
         queues.map(|queue| queue.expired).sum()
     }
 
+    /// Whether a message under way needs the record that lay there first.
+    pub(in crate::machine) fn needs(&self, original: LogPosition) -> bool {
+        self.references.is_held(original)
+    }
+
     pub(in crate::machine) fn relocate(
         &mut self,
         original: LogPosition,

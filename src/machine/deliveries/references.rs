@@ -78,7 +78,7 @@ impl References {
         next.filter(|(position, _)| *position == original).map(|(_, holder)| *holder)
     }
 
-    fn is_held(&self, original: LogPosition) -> bool {
+    pub(super) fn is_held(&self, original: LogPosition) -> bool {
         self.first_holder(original).is_some()
     }
 

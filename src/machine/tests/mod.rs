@@ -2,6 +2,7 @@
 
 mod bench;
 mod checkpoints;
+mod delay;
 mod deliveries;
 mod golden;
 mod order;

@@ -31,6 +31,7 @@ fn message() -> Message {
         born: UtcMillis::new(1_700_000_000_000),
         born_host: "10.0.0.1:5000".to_owned(),
         trace_context: Some("t".to_owned()),
+        deliver_at: None,
     }
 }
 

@@ -81,6 +81,7 @@ pub(super) fn message(topic: u32, value: Value, len: u64, tagged: bool) -> Messa
         born: UtcMillis::new(1_700_000_000_000),
         born_host: "127.0.0.1:1".to_owned(),
         trace_context: None,
+        deliver_at: None,
     }
 }
 

@@ -147,6 +147,7 @@ impl Transactor {
             born: UtcMillis::new(1_700_000_000_000),
             born_host: "127.0.0.1:1".to_owned(),
             trace_context: None,
+            deliver_at: None,
         }
     }
 
@@ -255,14 +256,11 @@ impl Transactor {
         let heard = self.clients.call(&self.random, wait + PATIENCE, move |broker| async move {
             let mut stream = broker.producer_stream(&client);
             stream.publishes([topic_name(topic)]);
-            let mut asked = None;
-            let written = |check| {
-                asked = Some(check);
-                true
-            };
             // Nothing asked in time is an answer.
-            drop(timeout(wait, stream.next(written)).await);
-            asked
+            let pending = timeout(wait, stream.next()).await.ok()?;
+            let check = pending.check.clone();
+            pending.written();
+            Some(check)
         });
         let mut asked = None;
         let outcome = match heard.await {

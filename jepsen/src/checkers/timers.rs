@@ -1,0 +1,258 @@
+//! Delayed messages: never early, once, all of them in the end; and a recall is exact.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Findings;
+use super::queue::{Drain, Gone};
+use crate::history::{Answer, Ending, History, Micros, Outcome, Place, Value, What};
+
+/// Stamps are whole milliseconds, and the clock moves in steps.
+const SLACK: Micros = 10_000;
+
+/// What was said of one delayed message.
+#[derive(Debug, Default)]
+struct Told {
+    topic: u32,
+    /// The earliest of the times that it was sent for, or may have been moved to.
+    earliest: Option<Micros>,
+    handles: BTreeSet<String>,
+    /// When a send was answered first.
+    sent: Option<Micros>,
+    /// Answers to recalls and changes: when they were asked for, and what was said.
+    endings: Vec<(Micros, Ending)>,
+    /// A recall of which nobody knows what came.
+    recall_unknown: bool,
+    seen: BTreeMap<u32, BTreeSet<Place>>,
+    first_seen: Option<Micros>,
+}
+
+/// `disturbed` says that a clock was: then no time is promised. `groups` had to get everything.
+pub(crate) fn check(
+    history: &History,
+    groups: &[u32],
+    (drain, disturbed): (Drain, bool),
+    gone: &Gone,
+) -> Findings {
+    let mut findings = Findings::default();
+    let told = collect(history);
+    for (value, told) in &told {
+        check_early(*value, told, disturbed, &mut findings);
+        check_once(*value, told, &mut findings);
+        check_endings(*value, told, &mut findings);
+    }
+    for group in groups {
+        check_all_came(*group, &told, drain, gone, &mut findings);
+    }
+    findings.count("delayed", told.values().filter(|told| told.sent.is_some()).count() as u64);
+    findings
+}
+
+fn collect(history: &History) -> BTreeMap<Value, Told> {
+    let mut all: BTreeMap<Value, Told> = BTreeMap::new();
+    for operation in &history.operations {
+        let failed = matches!(operation.outcome, Outcome::Fail(_));
+        match (&operation.what, operation.answer()) {
+            (What::SendDelayed { topic, value, due }, answer) => {
+                let told = all.entry(*value).or_default();
+                told.topic = *topic;
+                if !failed {
+                    told.earliest = Some(told.earliest.map_or(*due, |known| known.min(*due)));
+                }
+                if let Some(Answer::Scheduled(handle)) = answer {
+                    told.handles.insert(handle.clone());
+                    told.sent.get_or_insert(operation.ended());
+                }
+            }
+            (What::Recall { value, .. }, answer) => {
+                let told = all.entry(*value).or_default();
+                match answer {
+                    Some(Answer::Ended(ending)) => told.endings.push((operation.invoked, *ending)),
+                    _ => told.recall_unknown |= !failed,
+                }
+            }
+            (What::Reschedule { value, due, .. }, answer) => {
+                let told = all.entry(*value).or_default();
+                if !failed {
+                    told.earliest = Some(told.earliest.map_or(*due, |known| known.min(*due)));
+                }
+                if let Some(Answer::Ended(ending)) = answer {
+                    told.endings.push((operation.invoked, *ending));
+                }
+            }
+            _ => {}
+        }
+    }
+    for operation in &history.operations {
+        let What::Receive { group, .. } = operation.what else { continue };
+        let Some(Answer::Received(deliveries)) = operation.answer() else { continue };
+        for delivery in deliveries {
+            let told = delivery.value.and_then(|value| all.get_mut(&value));
+            let Some(told) = told else { continue };
+            told.seen.entry(group).or_default().insert(delivery.place);
+            let at = operation.ended();
+            told.first_seen = Some(told.first_seen.map_or(at, |known| known.min(at)));
+        }
+    }
+    all
+}
+
+fn check_early(value: Value, told: &Told, disturbed: bool, findings: &mut Findings) {
+    let (Some(seen), Some(earliest)) = (told.first_seen, told.earliest) else { return };
+    if !disturbed && seen + SLACK < earliest {
+        let what = format!("{value} was received by {seen} us, and was due at {earliest} us");
+        findings.violated("early", what);
+    }
+}
+
+fn check_once(value: Value, told: &Told, findings: &mut Findings) {
+    let places: BTreeSet<&Place> = told.seen.values().flatten().collect();
+    if places.len() > 1 {
+        findings.violated("fired-twice", format!("{value} is at {places:?}"));
+    }
+    if told.handles.len() > 1 {
+        let what = format!("{value} was answered with {} recall handles", told.handles.len());
+        findings.violated("handle-differs", what);
+    }
+}
+
+fn check_endings(value: Value, told: &Told, findings: &mut Findings) {
+    let said = |ending: Ending| told.endings.iter().any(|(_, said)| *said == ending);
+    if said(Ending::Recalled) {
+        findings.count("recalled", 1);
+        if !told.seen.is_empty() {
+            findings.violated("recalled-delivered", format!("{value} came, though recalled"));
+        }
+        if said(Ending::AlreadyFired) {
+            let what = format!("{value} was recalled, and had fired");
+            findings.violated("recall-differs", what);
+        }
+    }
+    findings.count("fired before recall", u64::from(said(Ending::AlreadyFired)));
+    for (invoked, ending) in &told.endings {
+        if *ending == Ending::NotFound && told.sent.is_some_and(|sent| sent < *invoked) {
+            let what = format!("{value} was sent, and not found at {invoked} us");
+            findings.violated("recall-lost", what);
+        }
+    }
+}
+
+/// What was acknowledged and not recalled comes to every group; what fired comes too.
+fn check_all_came(
+    group: u32,
+    all: &BTreeMap<Value, Told>,
+    drain: Drain,
+    gone: &Gone,
+    findings: &mut Findings,
+) {
+    let must = |told: &Told| {
+        let said = |ending: Ending| told.endings.iter().any(|(_, said)| *said == ending);
+        if said(Ending::Recalled) {
+            return false;
+        }
+        let fired = said(Ending::AlreadyFired) || !told.seen.is_empty();
+        fired || told.sent.is_some() && !told.recall_unknown
+    };
+    let missing = |told: &&Told| must(told) && !told.seen.contains_key(&group);
+    let missing_values: Vec<Value> =
+        all.iter().filter(|(_, told)| missing(told)).map(|(value, _)| *value).collect();
+    if missing_values.is_empty() {
+        return;
+    }
+    // Nobody was told where a message lies that nobody received: retention counts what it took.
+    let counted = gone.expired.get(&group).copied().unwrap_or(0);
+    if missing_values.len() as u64 <= counted {
+        findings.count("delayed and expired", missing_values.len() as u64);
+        return;
+    }
+    let what = format!(
+        "group {group} never got {} delayed messages, such as {}; retention counts {counted}",
+        missing_values.len(),
+        missing_values[0]
+    );
+    match drain {
+        Drain::Complete => findings.violated("delayed-lost", what),
+        Drain::Cut => findings.unknown.push(what),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenes::{Scene, checks};
+    use super::super::{Findings, Verdict};
+    use super::*;
+
+    fn look(scene: &Scene) -> Findings {
+        check(&scene.history, &[0], (Drain::Complete, false), &Gone::default())
+    }
+
+    #[test]
+    fn what_comes_after_its_time_and_what_is_recalled_is_fine() {
+        let scene = Scene::default()
+            .delayed(1, 100, "a", (0, 5))
+            .delayed(1, 100, "a", (6, 9))
+            .delayed(2, 300, "b", (0, 5))
+            .told(2, Ending::Recalled, (290, 310))
+            .received(&[(1, 0)], 1, (90, 101))
+            .told(1, Ending::AlreadyFired, (120, 130));
+        let findings = look(&scene);
+        assert_eq!(findings.verdict(), Verdict::True, "{findings:?}");
+        assert_eq!((findings.counts["delayed"], findings.counts["recalled"]), (2, 1));
+    }
+
+    #[test]
+    fn an_early_message_is_seen() {
+        let scene = Scene::default().delayed(1, 100, "a", (0, 5)).received(&[(1, 0)], 1, (50, 60));
+        assert_eq!(checks(&look(&scene)), ["early"]);
+        let drain = (Drain::Complete, true);
+        let disturbed = check(&scene.history, &[0], drain, &Gone::default());
+        assert_eq!(disturbed.verdict(), Verdict::True);
+        let moved = scene.moved(1, 40, (6, 9));
+        assert_eq!(look(&moved).verdict(), Verdict::True);
+    }
+
+    #[test]
+    fn a_message_that_fires_twice_is_seen() {
+        let scene = Scene::default()
+            .delayed(1, 10, "a", (0, 5))
+            .received(&[(1, 0)], 1, (50, 60))
+            .received(&[(1, 3)], 1, (70, 80));
+        assert_eq!(checks(&look(&scene)), ["fired-twice"]);
+        let again = Scene::default()
+            .delayed(1, 10, "a", (0, 5))
+            .delayed(1, 10, "b", (6, 9))
+            .received(&[(1, 0)], 1, (50, 60));
+        assert_eq!(checks(&look(&again)), ["handle-differs"]);
+    }
+
+    #[test]
+    fn a_recalled_message_that_comes_is_seen() {
+        let scene = Scene::default()
+            .delayed(1, 10, "a", (0, 5))
+            .told(1, Ending::Recalled, (6, 9))
+            .received(&[(1, 0)], 1, (50, 60));
+        assert_eq!(checks(&look(&scene)), ["recalled-delivered"]);
+        let both = Scene::default()
+            .delayed(1, 10, "a", (0, 5))
+            .told(1, Ending::Recalled, (6, 9))
+            .told(1, Ending::AlreadyFired, (20, 30));
+        assert_eq!(checks(&look(&both)), ["recall-differs"]);
+    }
+
+    #[test]
+    fn a_lost_message_and_a_lost_recall_are_seen() {
+        let lost = Scene::default().delayed(1, 10, "a", (0, 5));
+        assert_eq!(checks(&look(&lost)), ["delayed-lost"]);
+        let cut = check(&lost.history, &[0], (Drain::Cut, false), &Gone::default());
+        assert_eq!(cut.verdict(), Verdict::Unknown);
+        let gone = Gone { expired: BTreeMap::from([(0, 1)]), ..Gone::default() };
+        let taken = check(&lost.history, &[0], (Drain::Complete, false), &gone);
+        assert_eq!(taken.verdict(), Verdict::True);
+        let fired = Scene::default().told(1, Ending::AlreadyFired, (20, 30));
+        assert_eq!(checks(&look(&fired)), ["delayed-lost"]);
+        let nowhere = Scene::default()
+            .delayed(1, 10, "a", (0, 5))
+            .told(1, Ending::NotFound, (6, 9))
+            .received(&[(1, 0)], 1, (50, 60));
+        assert_eq!(checks(&look(&nowhere)), ["recall-lost"]);
+    }
+}
