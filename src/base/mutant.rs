@@ -61,6 +61,8 @@ mutants! {
     LentRecycled = "lent-recycled",
     /// A checkpoint has no memory of sent messages in it.
     DedupLeftOut = "dedup-left-out",
+    /// What is out of a message group does not hold back the rest of it.
+    LineOvertaken = "line-overtaken",
 }
 
 impl Mutant {

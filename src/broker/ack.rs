@@ -1,11 +1,11 @@
 //! Acknowledging, and changing how long a message stays hidden.
 
 use crate::base::{GroupId, GroupName, Millis, TopicId, TopicName};
-use crate::broker::api::{AckRequest, HoldRequest};
+use crate::broker::api::{AckRequest, GivenUp, HoldRequest};
 use crate::broker::error::{AckError, BadHandle, HoldError, Unavailable};
 use crate::broker::replica::Inner;
 use crate::broker::{Replica, handle};
-use crate::command::{Ack, Delivery, DeliveryOutcome, Handle, Hold, Return};
+use crate::command::{Ack, Delivery, DeliveryOutcome, GiveUp, Handle, Hold, Return};
 
 /// How soon messages come back whose reply could not be written.
 const RETURN_AFTER: Millis = Millis::from_secs(1);
@@ -39,7 +39,7 @@ impl Replica {
     pub(super) async fn ack(&self, text: &str, request: &AckRequest) -> Result<(), AckError> {
         let handle = self.open_handle(text, &request.topic, &request.group)?;
         let delivery = Delivery::Ack(Ack { handle });
-        self.step(delivery, request.deadline).await.map_err(AckError::from)
+        self.step(delivery, request.deadline).await.map(drop).map_err(AckError::from)
     }
 
     /// Changes how long a delivered message stays hidden; answers the handle that is valid now.
@@ -49,6 +49,17 @@ impl Replica {
         self.step(delivery, request.deadline).await?;
         // The handle names the delivery, not its end, so it stays valid.
         Ok(request.handle)
+    }
+
+    /// The consumer tries a message no more; if it is not to be dropped, it stays hidden for as long
+    /// as the request says.
+    pub(super) async fn give_up(&self, request: HoldRequest) -> Result<GivenUp, HoldError> {
+        let handle = self.open_handle(&request.handle, &request.topic, &request.group)?;
+        let delivery = Delivery::GiveUp(GiveUp { handle, otherwise: request.invisible });
+        Ok(match self.step(delivery, request.deadline).await? {
+            DeliveryOutcome::Kept => GivenUp::Kept,
+            _ => GivenUp::Done,
+        })
     }
 
     /// The messages of a receive whose reply could not be written come back within a second.
@@ -76,7 +87,7 @@ impl Inner {
         &self,
         delivery: Delivery,
         deadline: tokio::time::Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<DeliveryOutcome, Failure> {
         let outcome = tokio::time::timeout_at(deadline, self.lane.submit(delivery, deadline)).await;
         let late = |_| Unavailable {
             reason: "the log did not answer before the request's deadline".into(),
@@ -84,7 +95,7 @@ impl Inner {
         };
         let outcome = outcome.map_err(late).and_then(|outcome| outcome);
         match outcome.map_err(Failure::Unavailable)? {
-            DeliveryOutcome::Done => Ok(()),
+            done @ (DeliveryOutcome::Done | DeliveryOutcome::Kept) => Ok(done),
             DeliveryOutcome::Stale | DeliveryOutcome::Refused(_) => {
                 Err(Failure::Handle(BadHandle { why: "names a delivery that is over" }))
             }

@@ -8,7 +8,7 @@ use crate::base::{
     BrokerGroupName, ClientId, Durability, GroupId, GroupName, LogIndex, Millis, NodeId, QueueId,
     QueueOffset, TopicId, TopicName, UtcMillis,
 };
-use crate::command::TimerOutcome;
+use crate::command::{OrderRule, TimerOutcome};
 use crate::message::{Message, MessageKind};
 use crate::raft::Member;
 
@@ -114,6 +114,15 @@ pub struct HoldRequest {
     pub deadline: Instant,
 }
 
+/// What came of giving a message up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// The group is done with it, as its rule says.
+    Done,
+    /// It is not in order, and there is no place for such yet: it comes again.
+    Kept,
+}
+
 /// One live node, which clients see as a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerNode {
@@ -168,6 +177,7 @@ pub struct NewGroup {
     /// 1 to 1000.
     pub attempts_max: u32,
     pub backoff: Vec<Millis>,
+    pub rule: OrderRule,
     /// Where; none stands for all.
     pub broker_groups: Vec<BrokerGroupName>,
 }
@@ -218,6 +228,7 @@ pub struct GroupPart {
     pub id: GroupId,
     pub attempts_max: u32,
     pub backoff: Vec<Millis>,
+    pub rule: OrderRule,
     pub created: UtcMillis,
     pub topics: Vec<GroupTopic>,
 }
@@ -232,6 +243,10 @@ pub struct GroupTopic {
     pub in_flight: u64,
     /// Taken by retention before the group was done with them, ever.
     pub expired: u64,
+    /// Given up after their last attempts, ever.
+    pub dead: u64,
+    /// Message groups that stand still after a last attempt.
+    pub stopped: u64,
 }
 
 /// A change of who belongs to the broker groups.

@@ -1,6 +1,8 @@
 //! A desk for each group and topic: which messages are about to be handed out, and which nobody
 //! wants. Local to the leader and lost with it; apply decides in the end.
 
+mod lines;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
@@ -8,8 +10,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use self::lines::{Lines, Taken, Wanted};
 use crate::base::{GroupId, QueueId, QueueOffset, TopicId};
-use crate::command::{Grant, Skip, Take, Unit};
+use crate::command::{Grant, Order, Skip, Take, Unit};
 use crate::filter::TagFilter;
 use crate::machine::{PENDING_PER_QUEUE_MAX, QueueView, State, VIEW_MAX};
 
@@ -41,8 +44,9 @@ pub(super) struct Desks {
 
 #[derive(Debug, Default)]
 pub(super) struct Desk {
-    /// Offered in a checkout that is under way.
-    reserved: HashMap<QueueId, BTreeSet<QueueOffset>>,
+    /// Offered in a checkout that is under way, with the hash of its message group.
+    reserved: HashMap<QueueId, BTreeMap<QueueOffset, u64>>,
+    shared: SharedLines,
     /// Runs that no live filter wants, not logged yet: start to end, exclusive.
     unwanted: HashMap<QueueId, BTreeMap<QueueOffset, QueueOffset>>,
     /// By the normal text of a filter.
@@ -55,6 +59,22 @@ pub(super) struct Desk {
     turn: u32,
 }
 
+/// What all filters know of message groups in order.
+#[derive(Debug)]
+struct SharedLines {
+    order: Order,
+    /// Lines of which something is offered in a checkout under way, with how many messages.
+    reserved: BTreeMap<u64, usize>,
+    /// How many lines the state had freed at the last look.
+    freed: u64,
+}
+
+impl Default for SharedLines {
+    fn default() -> Self {
+        Self { order: Order::Off, reserved: BTreeMap::new(), freed: 0 }
+    }
+}
+
 /// What is known of one filter, so that no receive looks at the same messages again.
 #[derive(Debug, Default)]
 struct Progress {
@@ -62,6 +82,7 @@ struct Progress {
     looked: HashMap<QueueId, QueueOffset>,
     /// Messages whose tag has the hash of a wanted tag and is another.
     look_alikes: BTreeSet<(QueueId, QueueOffset)>,
+    lines: Lines,
 }
 
 /// What one receive may take, and what it wants.
@@ -115,12 +136,17 @@ struct Scan<'a> {
     live: &'a [Option<TagFilter>],
     wish: &'a Wish<'a>,
     queue: QueueId,
-    reserved: Option<&'a BTreeSet<QueueOffset>>,
+    reserved: Option<&'a BTreeMap<QueueOffset, u64>>,
+    shared: &'a SharedLines,
+    lines: &'a mut Lines,
+    taken: &'a mut Taken,
     unwanted: &'a mut BTreeMap<QueueOffset, QueueOffset>,
     look_alikes: &'a mut BTreeSet<(QueueId, QueueOffset)>,
     /// Moves on over what does not match, and stays at the first that does.
     looked: QueueOffset,
     matched: bool,
+    /// There is no room to note another message of a line.
+    full: bool,
     grants: Vec<Grant>,
     room: usize,
     budget: usize,
@@ -133,7 +159,14 @@ impl Desk {
         // Only now: a queue that cannot be read must not leave others reserved.
         for take in &found.takes {
             let reserved = self.reserved.entry(take.queue).or_default();
-            reserved.extend(take.grants.iter().map(|grant| grant.offset));
+            let ordered = self.shared.order != Order::Off;
+            for grant in &take.grants {
+                let line = if ordered { grant.unit.group_hash } else { 0 };
+                reserved.insert(grant.offset, line);
+                if line != 0 {
+                    *self.shared.reserved.entry(line).or_default() += 1;
+                }
+            }
         }
         Ok(found)
     }
@@ -156,9 +189,25 @@ impl Desk {
         // `None` is what cannot be parsed: not written by this version, so it may want anything.
         let live: Vec<Option<TagFilter>> =
             expressions.iter().map(|text| TagFilter::parse(text).ok()).collect();
+        self.note_freed(state, wish);
         let progress = self.progress.entry(wish.filter_text.to_owned()).or_default();
         let mut found = Found::default();
         let mut budget = SCAN_MAX;
+        let mut taken = Taken::new();
+        let look_alikes = &progress.look_alikes;
+        let wants = |queue, offset, unit: Unit| match wish.filter.may_match(unit.tag_hash) {
+            true if look_alikes.contains(&(queue, offset)) => Wanted::Nowhere,
+            true => Wanted::Here,
+            false if nobody_wants(&live, unit) => Wanted::Nowhere,
+            false => Wanted::Elsewhere,
+        };
+        let place = (state, wish, &self.shared);
+        found.takes = lines::free_ones(place, &mut progress.lines, wants, &mut taken)?;
+        found.grants = found.takes.iter().map(|take| take.grants.len()).sum();
+        if found.grants == wish.batch {
+            found.more = true;
+            return Ok(found);
+        }
         for step in 0..wish.queues {
             let queue = QueueId::new((self.turn.wrapping_add(step)) % wish.queues);
             let unwanted = self.unwanted.entry(queue).or_default();
@@ -168,10 +217,14 @@ impl Desk {
                 wish,
                 queue,
                 reserved: self.reserved.get(&queue),
+                shared: &self.shared,
+                lines: &mut progress.lines,
+                taken: &mut taken,
                 unwanted: &mut *unwanted,
                 look_alikes: &mut progress.look_alikes,
                 looked: progress.looked.get(&queue).copied().unwrap_or_default(),
                 matched: false,
+                full: false,
                 grants: Vec::new(),
                 room: wish.batch - found.grants,
                 budget,
@@ -192,6 +245,29 @@ impl Desk {
         }
         self.turn = self.turn.wrapping_add(1);
         Ok(found)
+    }
+
+    /// Looks at the lines that became free since the last look, or at all of them when it is not
+    /// known which.
+    fn note_freed(&mut self, state: &State, wish: &Wish<'_>) {
+        let pair = (wish.group, wish.topic);
+        self.shared.order = state.order(wish.group, wish.topic);
+        let (freed, count) = state.freed_since(pair, self.shared.freed);
+        self.shared.freed = count;
+        match freed {
+            Some(freed) => freed.into_iter().for_each(|line| self.look_again(line)),
+            None => self.look_at_all_lines(),
+        }
+    }
+
+    fn look_again(&mut self, line: u64) {
+        self.progress.values_mut().for_each(|progress| progress.lines.look_again(line));
+    }
+
+    /// Now and then, for lines that became free without anybody saying so: what held them up was
+    /// taken by retention.
+    pub(super) fn look_at_all_lines(&mut self) {
+        self.progress.values_mut().for_each(|progress| progress.lines.look_at_all());
     }
 
     /// The message's tag is none of the filter's, though it has the hash of one.
@@ -232,11 +308,18 @@ impl Desk {
     pub(super) fn settle(&mut self, takes: &[(QueueId, Vec<QueueOffset>)]) {
         for (queue, offsets) in takes {
             let Some(reserved) = self.reserved.get_mut(queue) else { continue };
-            for offset in offsets {
-                reserved.remove(offset);
-            }
+            let lines = offsets.iter().filter_map(|offset| reserved.remove(offset));
+            let lines: Vec<u64> = lines.filter(|line| *line != 0).collect();
             if reserved.is_empty() {
                 self.reserved.remove(queue);
+            }
+            for line in lines {
+                let left = self.shared.reserved.get_mut(&line).expect("reserved with its messages");
+                *left -= 1;
+                if *left == 0 {
+                    self.shared.reserved.remove(&line);
+                    self.look_again(line);
+                }
             }
         }
     }
@@ -254,6 +337,11 @@ fn take_skips(runs: &mut BTreeMap<QueueOffset, QueueOffset>, left: &mut usize) -
     skips
 }
 
+fn nobody_wants(live: &[Option<TagFilter>], unit: Unit) -> bool {
+    let may_match = |filter: &TagFilter| filter.may_match(unit.tag_hash);
+    !live.iter().any(|filter| filter.as_ref().is_none_or(may_match))
+}
+
 impl Scan<'_> {
     fn run(&mut self) -> io::Result<()> {
         let view = self.state.view(self.wish.group, self.wish.topic, self.queue);
@@ -268,7 +356,7 @@ impl Scan<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.room == 0 || self.budget == 0
+        self.room == 0 || self.budget == 0 || self.full
     }
 
     /// All of them are looked at, however many there are: they are in memory, at most
@@ -281,8 +369,12 @@ impl Scan<'_> {
                 if self.room == 0 {
                     return;
                 }
-                if self.wants(ready.offset, ready.unit) && !self.is_reserved(ready.offset) {
-                    self.grant(ready.offset, ready.unit);
+                if !self.wants(ready.offset, ready.unit) || self.is_reserved(ready.offset) {
+                    continue;
+                }
+                match self.line(ready.unit) {
+                    Some(line) => self.again_in_line(line, (ready.offset, ready.unit)),
+                    None => self.grant(ready.offset, ready.unit),
                 }
             }
             page = self.state.ready_from(pair, self.queue, last.next(), VIEW_MAX);
@@ -327,7 +419,14 @@ impl Scan<'_> {
     }
 
     fn look_at(&mut self, at: QueueOffset, unit: Unit) {
-        if self.wants(at, unit) {
+        let wanted = self.wants(at, unit);
+        if let Some(line) = self.line(unit)
+            && (wanted || !self.nobody_wants(unit) && !self.is_look_alike(at))
+        {
+            self.look_at_line(line, (at, unit), wanted);
+            return;
+        }
+        if wanted {
             self.matched = true;
             if !self.is_reserved(at) {
                 self.grant(at, unit);
@@ -358,11 +457,15 @@ impl Scan<'_> {
     }
 
     fn wants(&self, at: QueueOffset, unit: Unit) -> bool {
-        self.wish.filter.may_match(unit.tag_hash) && !self.look_alikes.contains(&(self.queue, at))
+        self.wish.filter.may_match(unit.tag_hash) && !self.is_look_alike(at)
+    }
+
+    fn is_look_alike(&self, at: QueueOffset) -> bool {
+        self.look_alikes.contains(&(self.queue, at))
     }
 
     fn is_reserved(&self, offset: QueueOffset) -> bool {
-        self.reserved.is_some_and(|reserved| reserved.contains(&offset))
+        self.reserved.is_some_and(|reserved| reserved.contains_key(&offset))
     }
 
     fn grant(&mut self, offset: QueueOffset, unit: Unit) {
@@ -371,10 +474,7 @@ impl Scan<'_> {
     }
 
     fn nobody_wants(&self, unit: Unit) -> bool {
-        !self
-            .live
-            .iter()
-            .any(|filter| filter.as_ref().is_none_or(|filter| filter.may_match(unit.tag_hash)))
+        nobody_wants(self.live, unit)
     }
 
     fn note_unwanted(&mut self, at: QueueOffset) {

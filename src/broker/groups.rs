@@ -2,14 +2,14 @@
 
 use tokio::time::Instant;
 
-use crate::base::{DELAY_LEVELS, GroupName};
+use crate::base::{DELAY_LEVELS, GroupName, TopicName};
 use crate::broker::Replica;
 use crate::broker::api::{GroupPart, GroupTopic, NewGroup};
 use crate::broker::error::{GroupError, LimitError, NoGroup};
 use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::replica::Inner;
 use crate::broker::topics::PAGE_MAX;
-use crate::command::{Command, CreateGroup, Refusal, Reply};
+use crate::command::{Command, CreateGroup, OrderRule, Refusal, Reply};
 use crate::machine::{Group, Lag, State};
 
 /// Deliveries of a message before it counts as exhausted: RocketMQ's 16 retries and the first one.
@@ -22,6 +22,7 @@ pub(super) fn default_group(name: &GroupName) -> NewGroup {
         name: name.clone(),
         attempts_max: ATTEMPTS_DEFAULT,
         backoff: DELAY_LEVELS.to_vec(),
+        rule: OrderRule::default(),
         broker_groups: Vec::new(),
     }
 }
@@ -34,6 +35,7 @@ impl Replica {
                 name: group.name.clone(),
                 attempts_max: group.attempts_max,
                 backoff: group.backoff.clone(),
+                rule: group.rule,
                 broker_groups: Vec::new(),
             })
         })
@@ -80,6 +82,24 @@ impl Replica {
         }
     }
 
+    /// Message groups of a topic go on that stood still after a last attempt; nothing where one of
+    /// the two does not exist.
+    pub(super) async fn resume_group(
+        &self,
+        name: &GroupName,
+        topic: &TopicName,
+    ) -> Result<(), GroupError> {
+        let ids = self.group.read(|state| Some((state.group(name)?.id, state.topic(topic)?.id)));
+        let Some((group, topic)) = ids else { return Ok(()) };
+        let resume = Command::ResumeLines { group, topic };
+        let reply = self.group.propose(resume, self.default_deadline()).await;
+        match reply.map_err(|error| unavailable(&error))? {
+            // Gone in the meantime, and everything that stood still with it.
+            Reply::Done | Reply::Refused(_) => Ok(()),
+            other => Err(unexpected(&other).into()),
+        }
+    }
+
     /// Groups by name, from the one behind `after`, at most `limit`, and never more than 1000.
     pub(super) fn groups(
         &self,
@@ -102,8 +122,8 @@ impl Replica {
             .filter_map(|topic| {
                 let lag = state.lag(group.id, topic);
                 let topic = state.topic_by_id(topic)?.name.clone();
-                let Lag { ready, in_flight, expired } = lag;
-                Some(GroupTopic { topic, ready, in_flight, expired })
+                let Lag { ready, in_flight, expired, dead, stopped } = lag;
+                Some(GroupTopic { topic, ready, in_flight, expired, dead, stopped })
             })
             .collect();
         GroupPart {
@@ -111,6 +131,7 @@ impl Replica {
             id: group.id,
             attempts_max: group.attempts_max,
             backoff: group.backoff.clone(),
+            rule: group.rule,
             created: group.created,
             topics,
         }
@@ -142,8 +163,8 @@ impl Inner {
     }
 
     async fn propose_group(&self, group: &NewGroup, deadline: Instant) -> Result<(), GroupError> {
-        let NewGroup { name, attempts_max, backoff, .. } = group.clone();
-        let create = CreateGroup { name, attempts_max, backoff };
+        let NewGroup { name, attempts_max, backoff, rule, .. } = group.clone();
+        let create = CreateGroup { name, attempts_max, backoff, rule };
         let reply = self.group.propose(Command::CreateGroup(create), deadline).await;
         match reply.map_err(|error| unavailable(&error))? {
             Reply::GroupCreated { .. } => Ok(()),

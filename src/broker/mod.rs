@@ -37,10 +37,10 @@ mod waiters;
 mod watch;
 
 pub use api::{
-    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, GroupInfo,
-    GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep, NewGroup,
-    NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent, StepOutcome,
-    TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
+    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, GivenUp,
+    GroupInfo, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep,
+    NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent,
+    StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
 pub use error::{
     AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,
@@ -68,7 +68,7 @@ use tokio::sync::Notify;
 use crate::base::{GroupId, Millis, NodeId, TopicId};
 use crate::broker::waiters::Waiters;
 use crate::command::Retention;
-pub use crate::command::{Decided, Decider, Decision, TimerOutcome};
+pub use crate::command::{Decided, Decider, Decision, Exhausted, Order, OrderRule, TimerOutcome};
 use crate::machine::Effect;
 use crate::raft::EffectSink;
 pub use crate::raft::Member;

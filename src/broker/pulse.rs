@@ -217,6 +217,7 @@ async fn give_up_filters(
 async fn log_skips(replica: &Replica, now: Duration) {
     let consumer = ClientId::new("raftmq-skips").expect("the name is a client id");
     for ((group, topic), desk) in replica.desks.all() {
+        desk.lock().look_at_all_lines();
         let Some((subscription_version, takes)) = desk.lock().overdue_skips(now) else { continue };
         let skips = Checkout {
             group,

@@ -1,5 +1,6 @@
 //! Taking messages for a time: long poll, checkout, delivery.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -243,19 +244,30 @@ impl Replica {
         desk: &Mutex<Desk>,
     ) -> Result<Vec<Take>, Declined> {
         let mut bytes = 0;
+        // Nothing comes of a message group behind a message of it that does not come.
+        let mut cut = BTreeSet::new();
         for take in &mut found.takes {
             let mut kept = Vec::with_capacity(take.grants.len());
             for grant in take.grants.drain(..) {
                 let size = grant.unit.size as usize;
+                let line = grant.unit.group_hash;
+                if cut.contains(&line) {
+                    continue;
+                }
                 if bytes > 0 && bytes + size > REPLY_BYTES_MAX {
+                    cut.extend((line != 0).then_some(line));
                     continue;
                 }
                 if !wish.filter.is_all() {
                     // What has left with the log's front since the scan is not there to be had.
-                    let Some(record) = self.record(grant.unit)? else { continue };
+                    let Some(record) = self.record(grant.unit)? else {
+                        cut.extend((line != 0).then_some(line));
+                        continue;
+                    };
                     let stored = decode_record(&record).map_err(|error| self.storage(&error))?;
                     if !wish.filter.matches(stored.message.tag.as_deref()) {
                         desk.lock().note_look_alike(wish.filter_text, take.queue, grant.offset);
+                        cut.extend((line != 0).then_some(line));
                         continue;
                     }
                 }

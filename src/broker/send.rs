@@ -19,7 +19,8 @@ pub(super) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024 + 64 * 1024;
 /// What apply has to know of the topic a request goes to.
 struct Target {
     topic: crate::base::TopicId,
-    queue: QueueId,
+    /// One for each message.
+    queues: Vec<QueueId>,
 }
 
 impl Replica {
@@ -61,11 +62,11 @@ fn sent(request: &SendRequest, published: &[Published]) -> Vec<Sent> {
 impl Inner {
     async fn publish(&self, request: &SendRequest) -> Result<Vec<Sent>, SendError> {
         let target = self.target(request)?;
-        let items = self.items(request, target.queue)?;
+        let items = self.items(request, &target.queues)?;
         if super::delay::is_delayed(request)? {
             return self.schedule(request, target.topic, items).await;
         }
-        let next = self.group.read(|state| state.queue_end(target.topic, target.queue));
+        let next = self.group.read(|state| state.queue_end(target.topic, target.queues[0]));
         let publish = Publish { topic: target.topic, dedup: true, items };
         let reply = self.group.propose(Command::Publish(publish), request.deadline).await;
         match reply.map_err(|error| send_error(&error))? {
@@ -82,7 +83,7 @@ impl Inner {
         }
     }
 
-    /// Messages of one request stay together in one queue.
+    /// A message group has its queue; all others of one request stay together in one.
     fn target(&self, request: &SendRequest) -> Result<Target, SendError> {
         self.group.read(|state| {
             let topic = state
@@ -93,18 +94,23 @@ impl Inner {
                 check_kind(&request.topic, message.kind, &topic.kinds)?;
             }
             let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-            Ok(Target { topic: topic.id, queue: QueueId::new(turn % topic.queues) })
+            let any = QueueId::new(turn % topic.queues);
+            let queue = |message: &Message| match group_hash(message.message_group.as_deref()) {
+                0 => any,
+                group => topic.home(group),
+            };
+            Ok(Target { topic: topic.id, queues: request.messages.iter().map(queue).collect() })
         })
     }
 
     pub(super) fn items(
         &self,
         request: &SendRequest,
-        queue: QueueId,
+        queues: &[QueueId],
     ) -> Result<Vec<PublishItem>, SendError> {
         let mut bytes = 0;
         let mut items = Vec::with_capacity(request.messages.len());
-        for message in &request.messages {
+        for (message, queue) in request.messages.iter().zip(queues) {
             let record =
                 encode_record(message, self.options.store_host).map_err(|error| LimitError {
                     what: "stored record",
@@ -113,7 +119,7 @@ impl Inner {
                 })?;
             bytes += record.len();
             items.push(PublishItem {
-                queue,
+                queue: *queue,
                 kind: message.kind,
                 id_hash: MessageIdHash::of(&message.message_id),
                 body_crc: body_crc(&message.body),
@@ -142,7 +148,7 @@ fn check_kind(
         return Err(KindConflict { topic: topic.clone(), kind, takes }.into());
     }
     match kind {
-        MessageKind::Normal | MessageKind::Delay => Ok(()),
+        MessageKind::Normal | MessageKind::Fifo | MessageKind::Delay => Ok(()),
         _ => Err(KindNotYet { kind }.into()),
     }
 }

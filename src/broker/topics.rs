@@ -37,6 +37,27 @@ impl Replica {
         }
     }
 
+    /// More queues for a topic that is here.
+    pub(super) async fn grow_topic(&self, name: &TopicName, queues: u32) -> Result<(), TopicError> {
+        let topic = self
+            .group
+            .read(|state| state.topic(name).map(|topic| topic.id))
+            .ok_or_else(|| NoTopic { topic: name.clone() })?;
+        let grow = Command::GrowTopic { topic, queues };
+        let reply = self.group.propose(grow, self.default_deadline()).await;
+        match reply.map_err(|error| unavailable(&error))? {
+            Reply::Done => Ok(()),
+            Reply::Refused(Refusal::NoTopic { .. }) => Err(NoTopic { topic: name.clone() }.into()),
+            Reply::Refused(Refusal::Limit { what, limit }) => Err(LimitError {
+                what: "number of queues",
+                value: queues.to_string(),
+                allowed: format!("{what}: {limit}"),
+            }
+            .into()),
+            other => Err(unexpected(&other).into()),
+        }
+    }
+
     /// Topics by name, from the one behind `after`, at most `limit`, and never more than 1000.
     pub(super) fn topics(
         &self,

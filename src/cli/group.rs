@@ -1,15 +1,16 @@
 //! `raftmq group …`
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
-use crate::base::GroupName;
-use crate::client::GroupInfo;
+use crate::base::{GroupName, TopicName};
+use crate::client::{GroupInfo, GroupShape};
 
 use super::Ask;
 use super::failure::Failure;
 use super::output::{Output, Table};
 use super::pages::{self, Part};
+use super::topic::topic_name;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Group {
@@ -25,6 +26,17 @@ pub(super) enum Group {
         /// RocketMQ's table of delay levels.
         #[arg(long, value_name = "TIMES", value_delimiter = ',', value_parser = millis)]
         backoff: Vec<u64>,
+        /// For consumers that process one message after the other: several of one message group are
+        /// handed out at once, in order. By default one at a time, on fifo topics.
+        #[arg(long, conflicts_with = "unordered")]
+        ordered: bool,
+        /// Take message groups for nothing.
+        #[arg(long)]
+        unordered: bool,
+        /// What follows the last attempt of a message in order: dead, and the next one comes; or
+        /// stop, and its message group stands still until `group resume`.
+        #[arg(long, value_enum, default_value_t = Exhausted::Dead)]
+        exhausted: Exhausted,
         /// Where to create it: broker groups, separated by commas. By default in all.
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]
         broker_groups: Vec<String>,
@@ -45,6 +57,15 @@ pub(super) enum Group {
         #[command(flatten)]
         ask: Ask,
     },
+    /// Let message groups go on that stood still after a last attempt.
+    Resume {
+        #[arg(value_parser = group_name)]
+        name: GroupName,
+        #[arg(long, value_parser = topic_name)]
+        topic: TopicName,
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// Delete a consumer group and its progress.
     Delete {
         #[arg(value_parser = group_name)]
@@ -52,6 +73,21 @@ pub(super) enum Group {
         #[command(flatten)]
         ask: Ask,
     },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Exhausted {
+    Dead,
+    Stop,
+}
+
+impl Exhausted {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Stop => "stop",
+        }
+    }
 }
 
 pub(super) fn group_name(text: &str) -> Result<GroupName, String> {
@@ -74,9 +110,29 @@ pub(super) fn millis(text: &str) -> Result<u64, String> {
 impl Group {
     pub(super) async fn run(self, output: &Output) -> Result<(), Failure> {
         match self {
-            Self::Create { name, attempts, backoff, broker_groups, ask } => {
+            Self::Create {
+                name,
+                attempts,
+                backoff,
+                ordered,
+                unordered,
+                exhausted,
+                broker_groups,
+                ask,
+            } => {
                 let client = ask.client().await?;
-                let group = client.create_group(&name, attempts, &backoff, &broker_groups).await?;
+                let shape = GroupShape {
+                    attempts_max: attempts,
+                    backoff: &backoff,
+                    broker_groups: &broker_groups,
+                    order: match (ordered, unordered) {
+                        (true, _) => "batch",
+                        (false, true) => "off",
+                        (false, false) => "single",
+                    },
+                    exhausted: exhausted.name(),
+                };
+                let group = client.create_group(&name, shape).await?;
                 output.show(&group, |group| list(std::slice::from_ref(group)));
                 output.differences(&group.differences);
             }
@@ -88,6 +144,11 @@ impl Group {
             }
             Self::Describe { name, ask } => {
                 let group = ask.client().await?.group(&name).await?;
+                output.show(&group, progress);
+                output.differences(&group.differences);
+            }
+            Self::Resume { name, topic, ask } => {
+                let group = ask.client().await?.resume_group(&name, &topic).await?;
                 output.show(&group, progress);
                 output.differences(&group.differences);
             }
@@ -135,9 +196,13 @@ fn progress(group: &GroupInfo) -> Table {
             topic.ready.to_string(),
             topic.in_flight.to_string(),
             topic.expired.to_string(),
+            topic.dead.to_string(),
+            topic.stopped.to_string(),
         ]
     });
-    Table::new(["GROUP", "BROKER GROUP", "TOPIC", "READY", "IN FLIGHT", "EXPIRED"], rows)
+    let head =
+        ["GROUP", "BROKER GROUP", "TOPIC", "READY", "IN FLIGHT", "EXPIRED", "DEAD", "STOPPED"];
+    Table::new(head, rows)
 }
 
 #[cfg(test)]

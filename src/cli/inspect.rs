@@ -234,6 +234,10 @@ fn describe(command: &Command) -> String {
             format!("the transaction of {} is asked about again", transaction.at)
         }
         Command::Trim(trim) => format!("topic {} is gone up to entry {}", trim.topic, trim.mark),
+        Command::GrowTopic { topic, queues } => format!("topic {topic} has {queues} queues now"),
+        Command::ResumeLines { group, topic } => {
+            format!("message groups of topic {topic} go on for group {group}")
+        }
         Command::Schedule(schedule) => {
             let bytes: usize = schedule.items.iter().map(|one| one.item.record.len()).sum();
             let due: Vec<String> = schedule.items.iter().map(|one| one.due.to_string()).collect();
@@ -264,6 +268,10 @@ fn describe_delivery(step: &Delivery) -> String {
             let (group, topic) = (handle.group, handle.topic);
             let (queue, offset) = (handle.queue, handle.offset);
             format!("group {group} acknowledges topic {topic} queue {queue} offset {offset}")
+        }
+        Delivery::GiveUp(given) => {
+            let (queue, offset) = (given.handle.queue, given.handle.offset);
+            format!("group {} gives up queue {queue} offset {offset}", given.handle.group)
         }
         Delivery::Hold(hold) => {
             let (queue, offset) = (hold.handle.queue, hold.handle.offset);

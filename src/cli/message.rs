@@ -50,6 +50,9 @@ pub(super) struct Send {
     /// A property; may be given several times.
     #[arg(long = "property", value_name = "NAME=VALUE", value_parser = property)]
     properties: Vec<(String, String)>,
+    /// Messages of one message group come in the order in which they were sent; for fifo topics.
+    #[arg(long, value_name = "GROUP")]
+    message_group: Option<String>,
     /// Send the same content so many times, one request each, several of them under way at a time.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -119,11 +122,11 @@ impl Send {
             (None, None) => Bytes::new(),
         };
         let draft = Draft {
-            topic: self.topic,
-            body,
+            message_group: self.message_group,
             tag: self.tag,
             keys: self.keys,
             properties: self.properties,
+            ..Draft::new(self.topic, body)
         };
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         let producer = Producer::connect(&self.ask.endpoint, count.min(IN_FLIGHT)).await?;
@@ -254,6 +257,7 @@ mod tests {
             message_id: "id".into(),
             topic: "t".into(),
             tag: None,
+            message_group: None,
             keys: vec![],
             properties: std::collections::BTreeMap::new(),
             body: Bytes::from_static(b"text"),

@@ -55,6 +55,17 @@ pub(super) enum Topic {
         #[command(flatten)]
         ask: Ask,
     },
+    /// Give a topic more queues. Message groups stay in the queues that they have.
+    Grow {
+        #[arg(value_parser = topic_name)]
+        name: TopicName,
+        /// How many it is to have; at least as many as it has, 1024 at most.
+        #[arg(long, value_name = "N")]
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
+        queues: u32,
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// Delete a topic with all of its messages.
     Delete {
         #[arg(value_parser = topic_name)]
@@ -116,6 +127,11 @@ impl Topic {
             Self::Describe { name, ask } => {
                 let topic = ask.client().await?.topic(&name).await?;
                 output.show(&topic, queues);
+                output.differences(&topic.differences);
+            }
+            Self::Grow { name, queues, ask } => {
+                let topic = ask.client().await?.grow_topic(&name, queues).await?;
+                output.show(&topic, |topic| list(std::slice::from_ref(topic)));
                 output.differences(&topic.differences);
             }
             Self::Delete { name, ask } => {

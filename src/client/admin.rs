@@ -9,8 +9,9 @@ use crate::wire::raftmq as v1;
 
 use super::error::ClientError;
 use super::values::{
-    BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupPart, GroupTopic, MembersChange,
-    MembersStep, NewMember, NodeStatus, Page, QueueInfo, TopicInfo, TopicPart, TopicShape,
+    BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupPart, GroupShape, GroupTopic,
+    MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, TopicInfo, TopicPart,
+    TopicShape,
 };
 use super::{CALL_TIMEOUT, Client};
 
@@ -52,6 +53,28 @@ impl Client {
         names.map(create).buffered(CREATIONS)
     }
 
+    /// More queues for a topic, wherever it is.
+    pub async fn grow_topic(
+        &self,
+        name: &TopicName,
+        queues: u32,
+    ) -> Result<TopicInfo, ClientError> {
+        let request = v1::GrowTopicRequest { name: name.to_string(), queues };
+        let request = self.request(request, CALL_TIMEOUT);
+        Ok(topic(self.admin().grow_topic(request).await?.into_inner()))
+    }
+
+    /// Message groups go on that stood still after a last attempt.
+    pub async fn resume_group(
+        &self,
+        name: &GroupName,
+        topic: &TopicName,
+    ) -> Result<GroupInfo, ClientError> {
+        let (name, topic) = (name.to_string(), topic.to_string());
+        let request = self.request(v1::ResumeGroupRequest { name, topic }, CALL_TIMEOUT);
+        Ok(group(self.admin().resume_group(request).await?.into_inner()))
+    }
+
     pub async fn delete_topic(&self, name: &TopicName) -> Result<(), ClientError> {
         let request = v1::DeleteTopicRequest { name: name.to_string() };
         self.admin().delete_topic(self.request(request, CALL_TIMEOUT)).await?;
@@ -76,20 +99,19 @@ impl Client {
         Ok(topic(self.admin().describe_topic(request).await?.into_inner()))
     }
 
-    /// Creates a consumer group; `attempts_max` 0 and no back-off stand for the broker's own
-    /// choice, no broker groups for all. Back-off in milliseconds.
+    /// Creates a consumer group; one that exists keeps its values.
     pub async fn create_group(
         &self,
         name: &GroupName,
-        attempts_max: u32,
-        backoff: &[u64],
-        broker_groups: &[String],
+        shape: GroupShape<'_>,
     ) -> Result<GroupInfo, ClientError> {
         let request = v1::CreateGroupRequest {
             name: name.to_string(),
-            attempts_max,
-            backoff: backoff.to_vec(),
-            broker_groups: broker_groups.to_vec(),
+            attempts_max: shape.attempts_max,
+            backoff: shape.backoff.to_vec(),
+            broker_groups: shape.broker_groups.to_vec(),
+            order: shape.order.to_owned(),
+            exhausted: shape.exhausted.to_owned(),
         };
         let request = self.request(request, CALL_TIMEOUT);
         Ok(group(self.admin().create_group(request).await?.into_inner()))
@@ -252,12 +274,16 @@ fn group(group: v1::Group) -> GroupInfo {
         ready: topic.ready,
         in_flight: topic.in_flight,
         expired: topic.expired,
+        dead: topic.dead,
+        stopped: topic.stopped,
     };
     let part = |part: v1::GroupPart| GroupPart {
         broker_group: part.broker_group,
         id: part.id,
         attempts_max: part.attempts_max,
         backoff: part.backoff,
+        order: part.order,
+        exhausted: part.exhausted,
         created: part.created,
         topics: part.topics.into_iter().map(topic).collect(),
     };

@@ -144,6 +144,21 @@ impl Client {
         accepted(answer.status)
     }
 
+    /// The consumer tries a message no more. Only in order is it done with; otherwise it comes again.
+    pub async fn give_up(&self, group: &GroupName, message: &Received) -> Result<(), ClientError> {
+        let request = v2::ForwardMessageToDeadLetterQueueRequest {
+            group: Some(resource(group.as_str())),
+            topic: Some(resource(&message.topic)),
+            receipt_handle: message.handle.clone(),
+            message_id: message.message_id.clone(),
+            delivery_attempt: message.attempt,
+            ..Default::default()
+        };
+        let request = self.request(request, CALL_TIMEOUT);
+        let answer = self.messaging().forward_message_to_dead_letter_queue(request).await?;
+        accepted(answer.into_inner().status)
+    }
+
     /// Keeps a message hidden for `invisible` from now on; answers the handle that is valid now.
     pub async fn change_invisible(
         &self,
@@ -220,12 +235,20 @@ pub(super) fn message(draft: &Draft) -> v2::Message {
             keys: draft.keys.clone(),
             message_id: message_id(),
             body_encoding: v2::Encoding::Identity.into(),
-            message_type: v2::MessageType::Normal.into(),
+            message_type: kind(draft).into(),
+            message_group: draft.message_group.clone(),
             born_timestamp: Some(now.into()),
             born_host: "raftmq".to_owned(),
             ..Default::default()
         }),
         body: draft.body.clone(),
+    }
+}
+
+fn kind(draft: &Draft) -> v2::MessageType {
+    match draft.message_group {
+        Some(_) => v2::MessageType::Fifo,
+        None => v2::MessageType::Normal,
     }
 }
 
@@ -241,6 +264,7 @@ fn received(message: v2::Message) -> Result<Received, ClientError> {
         message_id: system.message_id,
         topic: message.topic.unwrap_or_default().name,
         tag: system.tag,
+        message_group: system.message_group,
         keys: system.keys,
         properties: message.user_properties.into_iter().collect(),
         body: message.body,
@@ -279,11 +303,10 @@ mod tests {
     #[test]
     fn a_draft_becomes_a_message_with_an_id_of_its_own() {
         let draft = Draft {
-            topic: TopicName::new("t").unwrap(),
-            body: "b".into(),
             tag: Some("red".into()),
             keys: vec!["k".into()],
             properties: vec![("p".into(), "v".into())],
+            ..Draft::new(TopicName::new("t").unwrap(), "b")
         };
         let ids = [message(&draft), message(&draft)].map(|message| {
             let system = message.system_properties.unwrap();

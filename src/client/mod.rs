@@ -34,9 +34,9 @@ pub use registrar::Registrar;
 pub use simple_consumer::SimpleConsumer;
 pub use transactions::{EndedTransaction, HalfMessage, OpenTransaction, TransactionAction};
 pub use values::{
-    BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupTopic, MembersChange,
-    MembersStep, NewMember, NodeStatus, Page, QueueInfo, Received, RouteQueue, SentMessage, Take,
-    TopicInfo, TopicPart, TopicShape,
+    BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupShape, GroupTopic,
+    MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, Received, RouteQueue,
+    SentMessage, Take, TopicInfo, TopicPart, TopicShape,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.

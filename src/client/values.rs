@@ -17,6 +17,22 @@ pub struct Draft {
     pub tag: Option<String>,
     pub keys: Vec<String>,
     pub properties: Vec<(String, String)>,
+    /// Messages of one message group come in the order in which they were sent.
+    pub message_group: Option<String>,
+}
+
+impl Draft {
+    /// Nothing but a body.
+    pub fn new(topic: TopicName, body: impl Into<Bytes>) -> Self {
+        Self {
+            topic,
+            body: body.into(),
+            tag: None,
+            keys: Vec::new(),
+            properties: Vec::new(),
+            message_group: None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -66,6 +82,7 @@ pub struct Received {
     pub message_id: String,
     pub topic: String,
     pub tag: Option<String>,
+    pub message_group: Option<String>,
     pub keys: Vec<String>,
     pub properties: BTreeMap<String, String>,
     #[serde(skip)]
@@ -95,6 +112,21 @@ pub struct TopicShape<'a> {
     pub broker_groups: &'a [String],
     /// Milliseconds that its messages can be read; 0 as long as the log is kept.
     pub keep: u64,
+}
+
+/// What a consumer group is to be like.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GroupShape<'a> {
+    /// 0 stands for the broker's own choice.
+    pub attempts_max: u32,
+    /// Milliseconds; none stands for the broker's own choice.
+    pub backoff: &'a [u64],
+    /// None stands for all.
+    pub broker_groups: &'a [String],
+    /// `single`, `batch` or `off`; empty stands for `single`.
+    pub order: &'a str,
+    /// `dead` or `stop`; empty stands for `dead`.
+    pub exhausted: &'a str,
 }
 
 /// A part of a list.
@@ -147,6 +179,10 @@ pub struct GroupPart {
     pub attempts_max: u32,
     /// Milliseconds.
     pub backoff: Vec<u64>,
+    /// `single`, `batch` or `off`.
+    pub order: String,
+    /// What follows a last attempt in order: `dead` or `stop`.
+    pub exhausted: String,
     /// Milliseconds since 1970-01-01T00:00:00Z.
     pub created: u64,
     pub topics: Vec<GroupTopic>,
@@ -159,6 +195,10 @@ pub struct GroupTopic {
     pub in_flight: u64,
     /// Taken by retention before the group was done with them, ever.
     pub expired: u64,
+    /// Given up after their last attempts, ever.
+    pub dead: u64,
+    /// Message groups that stand still after a last attempt.
+    pub stopped: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -15,8 +15,8 @@ mod transaction;
 use bytes::Bytes;
 
 use super::{
-    Checked, Command, CreateGroup, CreateTopic, Delivery, Found, Publish, PublishItem, Relocation,
-    Retention, ScheduleItem, Subscribe, Trim,
+    Checked, Command, CreateGroup, CreateTopic, Delivery, Exhausted, Found, Order, OrderRule,
+    Publish, PublishItem, Relocation, Retention, ScheduleItem, Subscribe, Trim,
 };
 use crate::base::{
     CheckoutId, ClientId, ClusterId, GroupId, GroupName, LogIndex, LogPosition, Millis, NameError,
@@ -55,6 +55,10 @@ const PURGE_TO: u8 = 15;
 const TRIM: u8 = 16;
 /// A topic with a retention of its own; without one it is still [`CREATE_TOPIC`].
 const CREATE_KEPT_TOPIC: u8 = 17;
+/// A group with an order rule of its own; without one it is still [`CREATE_GROUP`].
+const CREATE_RULED_GROUP: u8 = 20;
+const GROW_TOPIC: u8 = 21;
+const RESUME_LINES: u8 = 22;
 const SCHEDULE: u8 = 25;
 const RECALL: u8 = 26;
 const RESCHEDULE: u8 = 27;
@@ -108,7 +112,13 @@ pub(super) fn encode(command: &Command) -> Bytes {
             }
         },
         Command::DeleteTopic { topic } => writer.kind(DELETE_TOPIC, topic),
-        Command::CreateGroup(create) => writer.kind(CREATE_GROUP, create),
+        Command::CreateGroup(create) if create.rule == OrderRule::default() => {
+            writer.kind(CREATE_GROUP, create);
+        }
+        Command::CreateGroup(create) => {
+            writer.kind(CREATE_RULED_GROUP, create);
+            create.rule.write(&mut writer);
+        }
         Command::DeleteGroup { group } => writer.kind(DELETE_GROUP, group),
         Command::Subscribe(subscribe) => writer.kind(SUBSCRIBE, subscribe),
         Command::Unsubscribe(subscribe) => writer.kind(UNSUBSCRIBE, subscribe),
@@ -125,6 +135,14 @@ pub(super) fn encode(command: &Command) -> Bytes {
         }
         Command::PurgeTo { mark } => writer.kind(PURGE_TO, mark),
         Command::Trim(trim) => writer.kind(TRIM, trim),
+        Command::GrowTopic { topic, queues } => {
+            writer.kind(GROW_TOPIC, topic);
+            writer.u32(*queues);
+        }
+        Command::ResumeLines { group, topic } => {
+            writer.kind(RESUME_LINES, group);
+            topic.write(&mut writer);
+        }
         Command::Schedule(schedule) => writer.kind(SCHEDULE, schedule),
         Command::Recall(timer) => writer.kind(RECALL, timer),
         Command::Reschedule { timer, due } => {
@@ -145,6 +163,14 @@ pub(super) fn encode(command: &Command) -> Bytes {
 /// The version from which a program reads this command.
 fn version(command: &Command) -> u8 {
     match command {
+        // An older program would take it for a damaged one, which stops it as well.
+        Command::Deliveries(deliveries)
+            if deliveries.iter().any(|one| matches!(one, Delivery::GiveUp(_))) =>
+        {
+            3
+        }
+        Command::CreateGroup(create) if create.rule != OrderRule::default() => 3,
+        Command::GrowTopic { .. } | Command::ResumeLines { .. } => 3,
         Command::Found(_)
         | Command::Publish(_)
         | Command::Deliveries(_)
@@ -190,6 +216,12 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         RELOCATE => Command::Relocate(reader.list(Relocation::read)?),
         PURGE_TO => Command::PurgeTo { mark: reader.get()? },
         TRIM => Command::Trim(reader.get()?),
+        CREATE_RULED_GROUP => {
+            let create: CreateGroup = reader.get()?;
+            Command::CreateGroup(CreateGroup { rule: reader.get()?, ..create })
+        }
+        GROW_TOPIC => Command::GrowTopic { topic: reader.get()?, queues: reader.u32()? },
+        RESUME_LINES => Command::ResumeLines { group: reader.get()?, topic: reader.get()? },
         PREPARE => Command::Prepare(reader.get()?),
         END => Command::End(reader.get()?),
         CHECK => Command::Check(reader.list(Checked::read)?),
@@ -417,6 +449,7 @@ impl Coded for Trim {
 }
 
 impl Coded for CreateGroup {
+    /// Without `rule`, which only one of the two kinds has.
     fn write(&self, writer: &mut Writer) {
         self.name.write(writer);
         writer.u32(self.attempts_max);
@@ -428,6 +461,24 @@ impl Coded for CreateGroup {
             name: reader.get()?,
             attempts_max: reader.u32()?,
             backoff: reader.list(Millis::read)?,
+            rule: OrderRule::default(),
+        })
+    }
+}
+
+impl Coded for OrderRule {
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(self.order as u8);
+        writer.u8(self.exhausted as u8);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        let (order, exhausted) = (reader.u8()?, reader.u8()?);
+        let odd = |what, found| CommandError::Kind { what, found };
+        Ok(Self {
+            order: Order::from_byte(order).ok_or_else(|| odd("the order of a group", order))?,
+            exhausted: Exhausted::from_byte(exhausted)
+                .ok_or_else(|| odd("what follows a last attempt", exhausted))?,
         })
     }
 }

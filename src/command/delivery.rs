@@ -28,6 +28,7 @@ pub enum Delivery {
     Renew(Renew),
     Release(Release),
     Return(Return),
+    GiveUp(GiveUp),
 }
 
 /// Messages are handed to one consumer and hidden from the rest of its group.
@@ -114,4 +115,12 @@ pub struct Release {
 pub struct Return {
     pub handles: Vec<Handle>,
     pub invisible: Millis,
+}
+
+/// The consumer has tried often enough. In order, the message is done with as the group's rule says;
+/// otherwise it stays hidden for `otherwise`, since nobody would ever see it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GiveUp {
+    pub handle: Handle,
+    pub otherwise: Millis,
 }

@@ -20,12 +20,12 @@ mod transaction;
 pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
 pub use delay::{Schedule, ScheduleItem, Scheduled, TimerKey, TimerOutcome};
 pub use delivery::{
-    Ack, Checkout, Delivery, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
+    Ack, Checkout, Delivery, GiveUp, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
 };
 pub use publish::{Publish, PublishItem};
 pub use reply::{CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Refusal, Reply};
 pub use retention::{Relocation, Retention, Trim};
-pub use schema::{CreateGroup, CreateTopic, Found, Subscribe};
+pub use schema::{CreateGroup, CreateTopic, Exhausted, Found, Order, OrderRule, Subscribe};
 pub use transaction::{Checked, Decided, Decider, Decision, End, HalfItem, Prepare, Transaction};
 
 use bytes::Bytes;
@@ -73,6 +73,18 @@ pub enum Command {
         mark: LogIndex,
     },
     Trim(Trim),
+    /// The topic has so many queues from here on, which are more than before. Message groups stay in
+    /// the queues that they have.
+    GrowTopic {
+        topic: TopicId,
+        queues: u32,
+    },
+    /// Message groups that stood still after a last attempt go on, with the same message and all
+    /// its attempts again.
+    ResumeLines {
+        group: GroupId,
+        topic: TopicId,
+    },
     /// Messages of one request that become visible later: all of them will, or none.
     Schedule(Schedule),
     /// A delayed message shall not become visible.

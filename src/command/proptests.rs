@@ -105,7 +105,15 @@ fn delivery() -> impl Strategy<Value = Delivery> {
         ),
         (vec(handle(), 0..4), millis())
             .prop_map(|(handles, invisible)| Delivery::Return(Return { handles, invisible })),
+        (handle(), millis())
+            .prop_map(|(handle, otherwise)| Delivery::GiveUp(GiveUp { handle, otherwise })),
     ]
+}
+
+fn rule() -> impl Strategy<Value = OrderRule> {
+    let orders = prop::sample::select(vec![Order::Single, Order::Batch, Order::Off]);
+    let rules = prop::sample::select(vec![Exhausted::Dead, Exhausted::Stop]);
+    (orders, rules).prop_map(|(order, exhausted)| OrderRule { order, exhausted })
 }
 
 fn subscribe() -> impl Strategy<Value = Subscribe> {
@@ -225,13 +233,20 @@ fn command() -> impl Strategy<Value = Command> {
         delay(),
         transactions(),
         any::<u64>().prop_map(|topic| Command::DeleteTopic { topic: TopicId::new(topic) }),
-        ("[a-z]{1,120}", any::<u32>(), vec(any::<u64>().prop_map(Millis::new), 0..18)).prop_map(
-            |(name, attempts_max, backoff)| Command::CreateGroup(CreateGroup {
+        ("[a-z]{1,120}", any::<u32>(), vec(any::<u64>().prop_map(Millis::new), 0..18), rule())
+            .prop_map(|(name, attempts_max, backoff, rule)| Command::CreateGroup(CreateGroup {
                 name: GroupName::new(&name).unwrap(),
                 attempts_max,
                 backoff,
-            })
-        ),
+                rule,
+            })),
+        any::<(u64, u32)>().prop_map(|(topic, queues)| {
+            Command::GrowTopic { topic: TopicId::new(topic), queues }
+        }),
+        any::<(u64, u64)>().prop_map(|(group, topic)| Command::ResumeLines {
+            group: GroupId::new(group),
+            topic: TopicId::new(topic),
+        }),
         any::<u64>().prop_map(|group| Command::DeleteGroup { group: GroupId::new(group) }),
         subscribe().prop_map(Command::Subscribe),
         subscribe().prop_map(Command::Unsubscribe),
@@ -273,6 +288,7 @@ fn outcome() -> impl Strategy<Value = DeliveryOutcome> {
         }),
         Just(DeliveryOutcome::Done),
         Just(DeliveryOutcome::Stale),
+        Just(DeliveryOutcome::Kept),
         refusal().prop_map(DeliveryOutcome::Refused),
     ]
 }

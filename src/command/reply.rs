@@ -84,6 +84,8 @@ pub enum DeliveryOutcome {
     Done,
     /// The handle names a delivery that is over.
     Stale,
+    /// Given up, but not to be dropped: it stays with the group.
+    Kept,
     /// The topic or the group is gone.
     Refused(Refusal),
 }

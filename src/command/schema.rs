@@ -30,6 +30,68 @@ pub struct CreateGroup {
     pub attempts_max: u32,
     /// Waiting time after the n-th failed attempt; the last one repeats. Told to clients.
     pub backoff: Vec<Millis>,
+    pub rule: OrderRule,
+}
+
+/// What a consumer group does about the order of messages that share a message group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OrderRule {
+    pub order: Order,
+    pub exhausted: Exhausted,
+}
+
+/// How messages of one message group are handed out. Persisted, never reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Order {
+    /// In order, one at a time, on topics that take FIFO messages: right for consumers that process
+    /// what they get side by side.
+    #[default]
+    Single = 1,
+    /// In order on every topic, several at once: for consumers that process what they get one after
+    /// the other, which clients are told to do.
+    Batch = 2,
+    /// As if there were no message groups.
+    Off = 3,
+}
+
+/// What becomes of the first message of a message group after its last attempt. Persisted, never
+/// reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exhausted {
+    /// It is dead, and the next one comes.
+    #[default]
+    Dead = 1,
+    /// The message group stands still until somebody resumes it.
+    Stop = 2,
+}
+
+impl Order {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Batch => "batch",
+            Self::Off => "off",
+        }
+    }
+
+    pub(super) fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Single, Self::Batch, Self::Off].into_iter().find(|order| *order as u8 == byte)
+    }
+}
+
+impl Exhausted {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Stop => "stop",
+        }
+    }
+
+    pub(super) fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Dead, Self::Stop].into_iter().find(|rule| *rule as u8 == byte)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

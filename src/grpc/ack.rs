@@ -1,7 +1,7 @@
 //! AckMessage, ChangeInvisibleDuration, and giving a message up.
 
 use crate::base::Millis;
-use crate::broker::{AckRequest, Broker, HoldError, HoldRequest};
+use crate::broker::{AckRequest, Broker, GivenUp, HoldError, HoldRequest};
 use crate::wire::rocketmq as v2;
 
 use super::limits;
@@ -74,8 +74,9 @@ async fn hold(
     Ok(broker.hold(hold).await?)
 }
 
-/// There are no dead letters yet, and a message must not be dropped: it stays hidden for a while
-/// and comes again. Clients repeat everything but OK for ever, so a delivery that is over is OK.
+/// In order, the group is done with the message as its rule says. There are no dead letters for
+/// others yet, and such a message must not be dropped: it stays hidden for a while and comes again.
+/// Clients repeat everything but OK for ever, so a delivery that is over is OK.
 pub(super) async fn forward_to_dead_letters(
     broker: &Broker,
     caller: Caller,
@@ -88,8 +89,9 @@ pub(super) async fn forward_to_dead_letters(
         invisible: GIVEN_UP,
         deadline: caller.answer_by(),
     };
-    match broker.hold(hold).await {
-        Ok(_) => Err(Refused::not_yet("moving messages to a dead letter queue")),
+    match broker.give_up(hold).await {
+        Ok(GivenUp::Done) => Ok(v2::ForwardMessageToDeadLetterQueueResponse { status: Some(ok()) }),
+        Ok(GivenUp::Kept) => Err(Refused::not_yet("moving messages to a dead letter queue")),
         Err(HoldError::BadHandle(_)) => {
             Ok(v2::ForwardMessageToDeadLetterQueueResponse { status: Some(ok()) })
         }

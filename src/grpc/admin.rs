@@ -6,8 +6,8 @@ use tonic::{Request, Response, Status};
 
 use crate::base::{BrokerGroupName, DELAY_LEVELS, GroupName, Millis, NameError, NodeId, TopicName};
 use crate::broker::{
-    Broker, GroupInfo, GroupPart, GroupStatus, NewGroup, NewTopic, NodeStatus, TimerChange,
-    TimerRequest, TopicInfo, TopicPart,
+    Broker, Exhausted, GroupInfo, GroupPart, GroupStatus, NewGroup, NewTopic, NodeStatus, Order,
+    OrderRule, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
 use crate::message::MessageKind;
 use crate::wire::raftmq as v1;
@@ -154,6 +154,26 @@ impl v1::admin_server::Admin for Admin {
         Ok(Response::new(group(info)))
     }
 
+    async fn grow_topic(
+        &self,
+        request: Request<v1::GrowTopicRequest>,
+    ) -> Result<Response<v1::Topic>, Status> {
+        let request = self.allow(request)?;
+        let name = topic_name(&request.name)?;
+        let grown = self.broker.grow_topic(&name, request.queues).await;
+        Ok(Response::new(topic(grown.map_err(|error| topic_status(&error))?)))
+    }
+
+    async fn resume_group(
+        &self,
+        request: Request<v1::ResumeGroupRequest>,
+    ) -> Result<Response<v1::Group>, Status> {
+        let request = self.allow(request)?;
+        let (name, topic) = (group_name(&request.name)?, topic_name(&request.topic)?);
+        let resumed = self.broker.resume_group(&name, &topic).await;
+        Ok(Response::new(group(resumed.map_err(|error| group_status(&error))?)))
+    }
+
     async fn recall_delayed(
         &self,
         request: Request<v1::RecallDelayedRequest>,
@@ -271,8 +291,24 @@ fn new_group(request: v1::CreateGroupRequest) -> Result<NewGroup, Status> {
             request.attempts_max
         },
         backoff,
+        rule: rule(&request.order, &request.exhausted)?,
         broker_groups: broker_groups(&request.broker_groups)?,
     })
+}
+
+fn rule(order: &str, exhausted: &str) -> Result<OrderRule, Status> {
+    let odd = |what: &str, name: &str, known: String| {
+        Status::invalid_argument(format!("the {what} is {name:?}; there are {known}"))
+    };
+    let orders = [Order::Single, Order::Batch, Order::Off];
+    let found = orders.into_iter().find(|known| known.name() == order || order.is_empty());
+    let known = orders.map(Order::name).join(", ");
+    let order = found.ok_or_else(|| odd("order", order, known))?;
+    let rules = [Exhausted::Dead, Exhausted::Stop];
+    let found = rules.into_iter().find(|known| known.name() == exhausted || exhausted.is_empty());
+    let known = rules.map(Exhausted::name).join(", ");
+    let exhausted = found.ok_or_else(|| odd("rule after a last attempt", exhausted, known))?;
+    Ok(OrderRule { order, exhausted })
 }
 
 fn topic(info: TopicInfo) -> v1::Topic {
@@ -301,6 +337,8 @@ fn group(info: GroupInfo) -> v1::Group {
         ready: topic.ready,
         in_flight: topic.in_flight,
         expired: topic.expired,
+        dead: topic.dead,
+        stopped: topic.stopped,
     };
     let part = |part: GroupPart| v1::GroupPart {
         broker_group: part.broker_group.to_string(),
@@ -309,6 +347,8 @@ fn group(info: GroupInfo) -> v1::Group {
         backoff: part.backoff.into_iter().map(Millis::get).collect(),
         created: part.created.get(),
         topics: part.topics.into_iter().map(topic).collect(),
+        order: part.rule.order.name().to_owned(),
+        exhausted: part.rule.exhausted.name().to_owned(),
     };
     v1::Group {
         name: info.name.to_string(),

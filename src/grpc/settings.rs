@@ -3,7 +3,7 @@
 use tonic::Status;
 
 use crate::base::{GroupName, Millis, TopicName};
-use crate::broker::{ClientKind, NewGroup};
+use crate::broker::{ClientKind, NewGroup, Order};
 use crate::wire::rocketmq::{self as v2, ClientType, settings::PubSub};
 
 use super::receive::POLL_MAX;
@@ -71,8 +71,11 @@ pub(super) fn merge(
                 limits::topic(entry.topic.as_ref())
                     .map_err(|refused| Unfit::protocol(refused.text))?;
             }
+            let configured = of_group(&group);
             subscribe(subscription, client_type);
-            settings.backoff_policy = Some(receive_policy(&of_group(&group)));
+            // Only they may be given several messages of one message group at once.
+            subscription.fifo = Some(configured.rule.order == Order::Batch);
+            settings.backoff_policy = Some(receive_policy(&configured));
             let simple =
                 matches!(client_type, ClientType::SimpleConsumer | ClientType::LiteSimpleConsumer);
             let kind = if simple { ClientKind::SimpleConsumer } else { ClientKind::PushConsumer };
@@ -96,7 +99,6 @@ fn publish(publishing: &mut v2::Publishing) {
 
 fn subscribe(subscription: &mut v2::Subscription, client_type: ClientType) {
     let poll = Millis::from_secs(POLL_MAX.as_secs());
-    subscription.fifo = Some(false);
     subscription.receive_batch_size = i32::try_from(limits::BATCH_MAX).ok();
     subscription.long_polling_timeout = Some(convert::duration(poll));
     if matches!(client_type, ClientType::LitePushConsumer | ClientType::LiteSimpleConsumer) {
@@ -131,13 +133,15 @@ fn receive_policy(group: &NewGroup) -> v2::RetryPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::OrderRule;
     use crate::wire::rocketmq::Code;
     use std::collections::HashMap;
     use v2::retry_policy::Strategy;
 
     fn of_group(name: &GroupName) -> NewGroup {
         let backoff = vec![Millis::from_secs(1), Millis::from_secs(5)];
-        NewGroup { name: name.clone(), attempts_max: 17, backoff, broker_groups: Vec::new() }
+        let (rule, broker_groups) = (OrderRule::default(), Vec::new());
+        NewGroup { name: name.clone(), attempts_max: 17, backoff, rule, broker_groups }
     }
 
     fn resource(name: &str) -> v2::Resource {
@@ -217,6 +221,15 @@ mod tests {
         assert_eq!(subscription.long_polling_timeout.unwrap().seconds, 20);
         assert_eq!(subscription.fifo, Some(false), "the group decides, not the client");
         assert_eq!(subscription.lite_subscription_quota, None);
+        let ordered = |name: &GroupName| {
+            let rule = OrderRule { order: Order::Batch, ..OrderRule::default() };
+            NewGroup { rule, ..of_group(name) }
+        };
+        let (settings, _) = merge(consumer(ClientType::PushConsumer), ordered).unwrap();
+        let Some(PubSub::Subscription(subscription)) = settings.pub_sub else {
+            panic!("not a consumer")
+        };
+        assert_eq!(subscription.fifo, Some(true));
         let (_, stated) = merge(consumer(ClientType::SimpleConsumer), of_group).unwrap();
         assert_eq!(stated.kind, ClientKind::SimpleConsumer);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::deliveries::Bounds;
+use super::deliveries::{Bounds, Rule};
 use super::effect::{Effect, ReadyCounts};
 use super::error::ApplyError;
 use super::state::State;
@@ -95,6 +95,8 @@ impl State {
             Command::Relocate(relocations) => self.relocate(entry, &relocations),
             Command::PurgeTo { mark } => self.purge_to(mark),
             Command::Trim(trim) => self.trim(trim, effects),
+            Command::GrowTopic { topic, queues } => self.grow_topic(topic, queues),
+            Command::ResumeLines { group, topic } => self.resume_lines((group, topic), effects),
             Command::Schedule(schedule) => return self.schedule(entry, &schedule, effects),
             Command::Recall(timer) => self.recall(entry, &timer),
             Command::Reschedule { timer, due } => self.reschedule(entry, &timer, due),
@@ -126,6 +128,30 @@ impl State {
         self.timers.drop_topic(topic, entry.stamp);
         effects.push(Effect::TopicGone { topic });
         Reply::Done
+    }
+
+    fn grow_topic(&mut self, topic: TopicId, queues: u32) -> Reply {
+        match self.topics.grow(topic, queues) {
+            Ok(()) => self.queues.grow_topic(topic, queues),
+            Err(refusal) => return Reply::Refused(refusal),
+        }
+        Reply::Done
+    }
+
+    fn resume_lines(&mut self, pair: (GroupId, TopicId), effects: &mut Vec<Effect>) -> Reply {
+        if let Err(refusal) = self.check_pair(pair.0, pair.1) {
+            return Reply::Refused(refusal);
+        }
+        let mut ready = ReadyCounts::default();
+        self.deliveries.resume(pair, &mut ready);
+        effects.extend(ready.effects());
+        Reply::Done
+    }
+
+    /// How a group takes a topic's message groups; `None` when one of the two is gone.
+    pub(super) fn rule(&self, group: GroupId, topic: TopicId) -> Option<Rule> {
+        let (group, topic) = (self.groups.get(group).ok()?, self.topics.get(topic).ok()?);
+        Some(group.rule_on(topic))
     }
 
     fn delete_group(&mut self, group: GroupId, effects: &mut Vec<Effect>) -> Reply {
@@ -231,6 +257,7 @@ impl State {
         match delivery {
             Delivery::Checkout(checkout) => self.check_pair(checkout.group, checkout.topic),
             Delivery::Ack(ack) => self.check_pair(ack.handle.group, ack.handle.topic),
+            Delivery::GiveUp(given) => self.check_pair(given.handle.group, given.handle.topic),
             Delivery::Hold(hold) => self.check_pair(hold.handle.group, hold.handle.topic),
             Delivery::Release(release) => self.groups.get(release.group).map(|_| ()),
             Delivery::Renew(_) | Delivery::Return(_) => Ok(()),
@@ -256,6 +283,7 @@ impl State {
                         units.is_ok_and(|units| !units.is_empty())
                     },
                     fresh: full.is_none(),
+                    rule: self.rule(checkout.group, checkout.topic).expect("both were checked"),
                 };
                 let checked_out = self.deliveries.check_out(checkout, &bounds);
                 self.take_places(&checked_out);
@@ -266,7 +294,8 @@ impl State {
                     _ => DeliveryOutcome::CheckedOut(checked_out),
                 }
             }
-            Delivery::Ack(ack) => self.deliveries.ack(ack),
+            Delivery::Ack(ack) => self.deliveries.ack(ack, ready),
+            Delivery::GiveUp(given) => self.deliveries.give_up(given, stamp, ready),
             Delivery::Hold(hold) => self.deliveries.hold(hold, stamp, ready),
             Delivery::Renew(renew) => self.deliveries.renew(renew, stamp),
             Delivery::Release(release) => self.deliveries.release(release, stamp, ready),

@@ -351,10 +351,14 @@ impl Sections {
         let halves = self.table(HALVES, |r| Halves::read(r, deliveries.references_mut()))?;
         let late = self.table(LATE, |r| LateUnits::read(r, deliveries.references_mut()))?;
         self.table(MOVED, |r| deliveries.read_moved(r))?;
+        let (topics, groups) =
+            (self.table(TOPICS, Topics::read)?, self.table(GROUPS, Groups::read)?);
+        let rule = |group, topic| Some(groups.get(group).ok()?.rule_on(topics.get(topic).ok()?));
+        deliveries.restore_lines(rule).map_err(|error| error.of_section(DELIVERIES))?;
         let mut state = State {
             head: self.head()?,
-            topics: self.table(TOPICS, Topics::read)?,
-            groups: self.table(GROUPS, Groups::read)?,
+            topics,
+            groups,
             queues: self.table(QUEUES, |r| ConsumeQueues::read_section(r, extents))?,
             subscriptions: self.table(SUBSCRIPTIONS, Subscriptions::read)?,
             deliveries,

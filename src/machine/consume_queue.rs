@@ -114,6 +114,14 @@ impl ConsumeQueues {
         assert!(known.is_none(), "topic {topic} got its queues twice");
     }
 
+    /// The new ones are empty and begin at offset 0.
+    pub(super) fn grow_topic(&mut self, topic: TopicId, queues: u32) {
+        let known = self.topics.get_mut(&topic).expect("every topic has queues");
+        let mut all = std::mem::take(known).into_vec();
+        all.resize_with(queues as usize, ConsumeQueue::default);
+        *known = all.into_boxed_slice();
+    }
+
     pub(super) fn drop_topic(&mut self, topic: TopicId) {
         let queues = self.topics.remove(&topic).expect("every topic has queues");
         for queue in queues {

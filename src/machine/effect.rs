@@ -12,7 +12,7 @@ pub enum Effect {
         queue: QueueId,
         count: u32,
     },
-    /// Messages that were handed out are visible to the group again.
+    /// Messages that were handed out are visible to the group again, or message groups are free.
     Ready {
         group: GroupId,
         topic: TopicId,
@@ -52,16 +52,21 @@ impl ReadyCounts {
 
 /// How many messages groups lost to retention, summed per group and topic within one entry.
 #[derive(Debug, Default)]
-pub(super) struct ExpiredCounts(BTreeMap<(GroupId, TopicId), u64>);
+pub(super) struct ExpiredCounts {
+    lost: BTreeMap<(GroupId, TopicId), u64>,
+    /// What became visible because something before it is gone.
+    pub(super) ready: ReadyCounts,
+}
 
 impl ExpiredCounts {
     pub(super) fn add(&mut self, group: GroupId, topic: TopicId, count: u64) {
         if count > 0 {
-            *self.0.entry((group, topic)).or_default() += count;
+            *self.lost.entry((group, topic)).or_default() += count;
         }
     }
 
     pub(super) fn effects(self) -> impl Iterator<Item = Effect> {
-        self.0.into_iter().map(|((group, topic), count)| Effect::Expired { group, topic, count })
+        let expired = |((group, topic), count)| Effect::Expired { group, topic, count };
+        self.lost.into_iter().map(expired).chain(self.ready.effects())
     }
 }

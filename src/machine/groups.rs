@@ -4,23 +4,36 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::codec::{read_rows, require, write_rows};
+use super::deliveries::Rule;
 use super::error::SectionError;
 use super::limits::GROUPS_MAX;
+use super::topics::Topic;
 use crate::base::{GroupId, GroupName, Millis, UtcMillis};
-use crate::command::{CreateGroup, Reader, Refusal, Reply, Writer};
+use crate::command::{CreateGroup, Order, OrderRule, Reader, Refusal, Reply, Writer};
+use crate::message::MessageKind;
 
 /// One incarnation of a consumer group's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub id: GroupId,
     pub name: GroupName,
-    /// Deliveries a message gets before it counts as exhausted. It is redelivered none the less
-    /// until dead letters exist.
+    /// Deliveries a message gets before it counts as exhausted. In order, `rule` says what follows;
+    /// otherwise it is redelivered none the less until dead letters exist.
     pub attempts_max: u32,
     /// Waiting time after the n-th failed attempt; the last one repeats.
     pub backoff: Vec<Millis>,
     /// The stamp of the entry that created it.
     pub created: UtcMillis,
+    pub rule: OrderRule,
+}
+
+impl Group {
+    pub(super) fn rule_on(&self, topic: &Topic) -> Rule {
+        let OrderRule { order, exhausted } = self.rule;
+        let single = order == Order::Single && !topic.kinds.contains(&MessageKind::Fifo);
+        let order = if single { Order::Off } else { order };
+        Rule { order, attempts_max: self.attempts_max, exhausted }
+    }
 }
 
 /// All groups. Ids count from 1 and are never given again.
@@ -50,6 +63,7 @@ impl Groups {
             attempts_max: create.attempts_max,
             backoff: create.backoff.clone(),
             created: stamp,
+            rule: create.rule,
         });
         Reply::GroupCreated { group: id, existed: false }
     }
@@ -97,6 +111,7 @@ impl Groups {
             w.u32(group.attempts_max);
             w.list(&group.backoff, |w, wait| w.put(wait));
             w.put(&group.created);
+            w.put(&group.rule);
         });
     }
 
@@ -109,6 +124,7 @@ impl Groups {
                 attempts_max: r.u32()?,
                 backoff: r.list(Reader::get)?,
                 created: r.get()?,
+                rule: r.get()?,
             };
             let fresh =
                 !groups.by_id.contains_key(&group.id) && groups.by_name(&group.name).is_none();

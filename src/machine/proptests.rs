@@ -1,5 +1,7 @@
 //! Random deliveries against a model that knows every offset, with restarts and power cuts.
 
+mod order;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

@@ -22,7 +22,7 @@ use crate::base::{
     CheckoutId, ClientId, GroupId, GroupName, LogIndex, LogPosition, QueueId, QueueOffset, Term,
     TopicId, TopicName, UtcMillis,
 };
-use crate::command::{Decided, Found, Granted, Handle, Retention, Transaction, Unit};
+use crate::command::{Decided, Found, Granted, Handle, Order, Retention, Transaction, Unit};
 
 /// The machine's state. Reading it never blocks on anything but the files of queue units.
 #[derive(Debug)]
@@ -274,6 +274,45 @@ impl State {
     /// Messages of all groups that are with a consumer or wait for a deadline; a number at hand.
     pub fn in_flight(&self) -> usize {
         self.deliveries.in_flight()
+    }
+
+    /// How a group takes a topic's message groups; off when one of the two is gone.
+    pub fn order(&self, group: GroupId, topic: TopicId) -> Order {
+        self.rule(group, topic).map_or(Order::Off, |rule| rule.order)
+    }
+
+    /// Whether a message group, by its hash, has something handed out and not acknowledged.
+    pub fn is_locked(&self, pair: (GroupId, TopicId), hash: u64) -> bool {
+        self.deliveries.is_locked(pair, hash)
+    }
+
+    /// Hashes of message groups that became free since an earlier call answered `count`, and the
+    /// count of now; `None` when not all of them are remembered.
+    pub fn freed_since(&self, pair: (GroupId, TopicId), count: u64) -> (Option<Vec<u64>>, u64) {
+        self.deliveries.freed_since(pair, count)
+    }
+
+    /// What was handed out before and comes, in order, with the first of its message group, at most
+    /// `limit`.
+    pub fn followers(
+        &self,
+        pair: (GroupId, TopicId),
+        hash: u64,
+        limit: usize,
+    ) -> Vec<(QueueId, ReadyMessage)> {
+        self.deliveries.followers(pair, hash, limit)
+    }
+
+    /// What is handed out of a message group and not acknowledged, in order.
+    pub fn members(&self, pair: (GroupId, TopicId), hash: u64) -> Vec<(QueueId, QueueOffset)> {
+        self.deliveries.members(pair, hash)
+    }
+
+    /// Whether a message was never handed out to a group and is still there for it.
+    pub fn is_open(&self, pair: (GroupId, TopicId), queue: QueueId, offset: QueueOffset) -> bool {
+        offset >= self.queue_start(pair.1, queue)
+            && offset < self.queue_end(pair.1, queue)
+            && self.deliveries.is_open(pair, queue, offset)
     }
 
     /// Zero for a topic that does not exist.

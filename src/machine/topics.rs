@@ -23,9 +23,18 @@ pub struct Topic {
     pub created: UtcMillis,
     /// How long its messages can be read; `None` as long as the log is kept.
     pub keep: Option<Millis>,
+    /// Message groups are spread over so many queues, the first ones: those that the topic was made
+    /// with. It never changes, so that no message group ever moves (rule R24).
+    pub homes: u32,
 }
 
 impl Topic {
+    /// The one queue of a message group, however many queues the topic has now.
+    pub fn home(&self, group_hash: u64) -> QueueId {
+        let home = group_hash % u64::from(self.homes);
+        QueueId::new(u32::try_from(home).expect("below the number of queues"))
+    }
+
     /// Refuses a queue that the topic does not have.
     pub(super) fn check_queue(&self, queue: QueueId) -> Result<(), Refusal> {
         if queue.get() < self.queues {
@@ -92,7 +101,7 @@ impl Topics {
         let id = TopicId::new(self.last_id);
         let name = create.name.clone();
         let (queues, keep) = (create.queues, create.keep);
-        self.insert(Topic { id, name, queues, kinds, created: stamp, keep });
+        self.insert(Topic { id, name, queues, kinds, created: stamp, keep, homes: queues });
         self.version += 1;
         Reply::TopicCreated { topic: id, existed: false }
     }
@@ -113,6 +122,28 @@ impl Topics {
         if self.queues_total + queues as usize > QUEUES_TOTAL_MAX {
             return Err(limit("queues of all topics", QUEUES_TOTAL_MAX));
         }
+        Ok(())
+    }
+
+    /// More queues. Repeating it is harmless.
+    pub(super) fn grow(&mut self, id: TopicId, queues: u32) -> Result<(), Refusal> {
+        let before = self.get(id)?.queues;
+        if queues < before {
+            return Err(limit(
+                "queues of a topic, which never has fewer than before; at least",
+                before as usize,
+            ));
+        }
+        if queues > QUEUES_MAX {
+            return Err(limit("queues of a topic", QUEUES_MAX as usize));
+        }
+        let total = self.queues_total + (queues - before) as usize;
+        if total > QUEUES_TOTAL_MAX {
+            return Err(limit("queues of all topics", QUEUES_TOTAL_MAX));
+        }
+        self.queues_total = total;
+        self.version += u64::from(queues > before);
+        self.by_id.get_mut(&id).expect("found above").queues = queues;
         Ok(())
     }
 
@@ -173,6 +204,7 @@ impl Topics {
             w.list(&topic.kinds, |w, kind| w.put(kind));
             w.put(&topic.created);
             w.option(topic.keep.as_ref(), |w, keep| w.put(keep));
+            w.u32(topic.homes);
         });
     }
 
@@ -186,7 +218,10 @@ impl Topics {
                 kinds: r.list(Reader::get)?,
                 created: r.get()?,
                 keep: r.option(Reader::get)?,
+                homes: r.u32()?,
             };
+            let spread = (1..=topic.queues).contains(&topic.homes);
+            require(spread, "message groups in queues that do not exist")?;
             let fresh =
                 !topics.by_id.contains_key(&topic.id) && topics.by_name(&topic.name).is_none();
             require(fresh && topic.id.get() <= topics.last_id, "two topics of one name or id")?;

@@ -84,7 +84,7 @@ fn is_idempotent(command: &Command) -> bool {
             Delivery::Ack(_) | Delivery::Hold(_) | Delivery::Renew(_) => true,
             // A repeated return meets deliveries that are over already. A repeated release can
             // only take more from a client that is gone, and costs a redelivery at most.
-            Delivery::Release(_) | Delivery::Return(_) => true,
+            Delivery::Release(_) | Delivery::Return(_) | Delivery::GiveUp(_) => true,
         }),
         Command::Found(_)
         | Command::CreateTopic(_)
@@ -95,6 +95,7 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::Relocate(_)
         | Command::PurgeTo { .. }
         | Command::Trim(_)
+        | Command::GrowTopic { .. }
         | Command::Prepare(_)
         | Command::End(_)
         | Command::Check(_)
@@ -103,6 +104,7 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::DeleteGroup { .. }
         | Command::Unsubscribe(_)
         | Command::Tick { .. }
+        | Command::ResumeLines { .. }
         | Command::Reschedule { .. }
         | Command::Audit => false,
     }
@@ -123,6 +125,8 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Subscribe(_)
         | Command::Unsubscribe(_)
         | Command::Tick { .. }
+        | Command::GrowTopic { .. }
+        | Command::ResumeLines { .. }
         | Command::Recall(_)
         | Command::Reschedule { .. }
         | Command::Audit

@@ -43,7 +43,7 @@ fn now_millis() -> u64 {
 fn draft(text: &str) -> Draft {
     let topic = TopicName::new("timed").unwrap();
     let body = Bytes::from(text.to_owned());
-    Draft { topic, body, tag: None, keys: Vec::new(), properties: Vec::new() }
+    Draft::new(topic, body)
 }
 
 async fn consumer(endpoint: &str, invisible: Duration) -> SimpleConsumer {

@@ -37,7 +37,7 @@ fn topic_name(topic: &str) -> TopicName {
 
 fn draft(topic: &str, text: String) -> Draft {
     let body = Bytes::from(text);
-    Draft { topic: topic_name(topic), body, tag: None, keys: Vec::new(), properties: Vec::new() }
+    Draft::new(topic_name(topic), body)
 }
 
 fn create(cluster: &Cluster, topic: &str, more: &[&str]) {

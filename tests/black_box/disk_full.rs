@@ -20,13 +20,7 @@ const DISK_FULL: i32 = 50401;
 fn draft(n: usize) -> Draft {
     let mut body = n.to_string().into_bytes();
     body.resize(16 << 10, b'.');
-    Draft {
-        topic: TopicName::new("filling").unwrap(),
-        body: Bytes::from(body),
-        tag: None,
-        keys: Vec::new(),
-        properties: Vec::new(),
-    }
+    Draft::new(TopicName::new("filling").unwrap(), body)
 }
 
 /// Writes until nothing fits any more.

@@ -29,7 +29,7 @@ const CATCH_UP: Duration = Duration::from_secs(120);
 
 fn draft(body: impl Into<Bytes>) -> Draft {
     let topic = TopicName::new(TOPIC).unwrap();
-    Draft { topic, body: body.into(), tag: None, keys: Vec::new(), properties: Vec::new() }
+    Draft::new(topic, body)
 }
 
 /// Sends one message after the other, to any node, and again where it was refused.

@@ -58,7 +58,7 @@ async fn send(cluster: &Cluster, count: usize) {
     for n in 0..count {
         let body = Bytes::from(vec![u8::try_from(n % 251 + 1).unwrap(); BODY_BYTES]);
         let topic = TopicName::new("big").unwrap();
-        let draft = Draft { topic, body, tag: None, keys: Vec::new(), properties: Vec::new() };
+        let draft = Draft::new(topic, body);
         producer.send(&[draft]).await.unwrap();
     }
 }

@@ -92,13 +92,7 @@ async fn load(cluster: &Cluster, form: &Form) -> (u64, Vec<u64>) {
     let producer = Producer::connect(&endpoint, 4).await.unwrap();
     let per_tick = form.bytes_per_second / 10;
     let body = Bytes::from(vec![7; per_tick / BATCH]);
-    let draft = Draft {
-        topic: TopicName::new(TOPIC).unwrap(),
-        body,
-        tag: None,
-        keys: Vec::new(),
-        properties: Vec::new(),
-    };
+    let draft = Draft::new(TopicName::new(TOPIC).unwrap(), body);
     let drafts = vec![draft; BATCH];
     let folder = cluster.data().join("node-1/data");
     let (start, mut sent, mut samples) = (Instant::now(), 0, Vec::new());
@@ -185,7 +179,7 @@ async fn send_first(cluster: &Cluster) -> BTreeSet<Bytes> {
         let body = Bytes::from(format!("held {n}"));
         bodies.insert(body.clone());
         let topic = TopicName::new(TOPIC).unwrap();
-        let draft = Draft { topic, body, tag: None, keys: Vec::new(), properties: Vec::new() };
+        let draft = Draft::new(topic, body);
         producer.send(&[draft]).await.unwrap();
     }
     bodies

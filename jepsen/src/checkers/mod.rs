@@ -4,6 +4,7 @@
 
 pub(crate) mod deliveries;
 pub(crate) mod log;
+pub(crate) mod order;
 pub(crate) mod queue;
 pub(crate) mod raft;
 pub(crate) mod replicas;

@@ -68,7 +68,7 @@ pub(crate) struct Gone {
 }
 
 impl Gone {
-    fn has(&self, place: Place) -> bool {
+    pub(super) fn has(&self, place: Place) -> bool {
         self.starts.get(&(place.topic, place.queue)).is_some_and(|start| place.offset < *start)
     }
 }

@@ -3,6 +3,7 @@
 
 mod consumer;
 mod delayer;
+pub(super) mod ordered;
 pub(super) mod producer;
 mod transactor;
 
@@ -15,7 +16,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use raftmq::base::{GroupName, TopicName};
-use raftmq::broker::{Broker, NewGroup, NewTopic, TopicError, TopicInfo, Unavailable};
+use raftmq::broker::{
+    Broker, Exhausted, NewGroup, NewTopic, Order, OrderRule, TopicError, TopicInfo, Unavailable,
+};
 use raftmq::message::MessageKind;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -42,6 +45,8 @@ pub(crate) struct Workload {
     pub(crate) queues: u32,
     pub(crate) groups: u32,
     pub(crate) producers: u32,
+    /// They send to the last topic, which is in order.
+    pub(crate) ordered_producers: u32,
     /// Clients that send transactional messages, to a topic of its own behind the others.
     pub(crate) transactors: u32,
     pub(crate) consumers_per_group: u32,
@@ -59,8 +64,12 @@ pub(crate) struct Workload {
 
 impl Workload {
     /// Topics are made in this order: normal ones, then the one for transactions, then the one for
-    /// delayed messages.
+    /// delayed messages, then the one that is in order.
     pub(crate) fn all_topics(&self) -> u32 {
+        self.ordered_topic() + 1
+    }
+
+    pub(crate) fn ordered_topic(&self) -> u32 {
         self.delayed_topic() + u32::from(self.delayers > 0)
     }
 
@@ -71,6 +80,7 @@ impl Workload {
     fn kind(&self, topic: u32) -> MessageKind {
         match topic {
             topic if topic < self.topics => MessageKind::Normal,
+            topic if topic == self.ordered_topic() => MessageKind::Fifo,
             topic if topic == self.delayed_topic() => MessageKind::Delay,
             _ => MessageKind::Transaction,
         }
@@ -145,6 +155,10 @@ impl Clients {
         self.0.now.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn workload(&self) -> &Workload {
+        &self.0.workload
+    }
+
     pub(crate) fn history(&self) -> History {
         self.0.history.lock().clone()
     }
@@ -180,6 +194,9 @@ impl Clients {
         let workload = self.0.workload.clone();
         for producer in 0..workload.producers {
             tokio::spawn(producer::run(self.clone(), producer));
+        }
+        for producer in 0..workload.ordered_producers {
+            tokio::spawn(ordered::run(self.clone(), ordered::FIRST + producer));
         }
         for delayer in 0..workload.delayers {
             tokio::spawn(delayer::run(self.clone(), delayer));
@@ -238,6 +255,11 @@ impl Clients {
             name: group_name(group),
             attempts_max: 1000,
             backoff: vec![raftmq::base::Millis::new(100)],
+            // One that takes several of a message group at once, the others one at a time.
+            rule: OrderRule {
+                order: if group == 0 { Order::Batch } else { Order::Single },
+                exhausted: Exhausted::Dead,
+            },
             broker_groups: Vec::new(),
         };
         let made = self.call(random, Duration::from_secs(4), move |broker| async move {

@@ -12,7 +12,7 @@ use raftmq::base::Millis;
 use raftmq::command::Retention;
 use tokio::task::JoinHandle;
 
-use super::clients::{Clients, Workload};
+use super::clients::{Clients, Workload, ordered};
 use super::disk::NodeDisk;
 use super::faults::Faults;
 use super::net::{HostId, Link, Micros, Net};
@@ -26,7 +26,7 @@ use super::{ambient, panics};
 use crate::checkers::deliveries::Clocks;
 use crate::checkers::queue::Drain;
 use crate::checkers::{
-    Findings, Violation, deliveries, log, queue, replicas, timers, transactions,
+    Findings, Violation, deliveries, log, order, queue, replicas, timers, transactions,
 };
 use crate::history::{Answer, History, Outcome};
 
@@ -381,6 +381,7 @@ fn set_up(
         queues: u32::try_from(shape.between(1, 5)).unwrap_or(1),
         groups: 2,
         producers: 3,
+        ordered_producers: 2,
         transactors: 2,
         consumers_per_group: 2,
         send_pause_millis: *shape.pick(&[20, 60, 200]),
@@ -493,8 +494,10 @@ fn tell(
     let all: &[u32] = if run.clients.is_tagged() { &[0] } else { &[0, 1] };
     findings.merge(queue::check(&history, all, drain, &run.gone));
     findings.merge(log::check(&history));
+    let ordered = run.clients.workload().ordered_topic();
+    findings.merge(deliveries::check(&history, Clocks { disturbed, ordered }));
+    findings.merge(order::check(&history, &ordered::line_of, &run.gone));
     findings.merge(transactions::check(&history));
-    findings.merge(deliveries::check(&history, Clocks { disturbed }));
     findings.merge(timers::check(&history, all, (drain, disturbed), &run.gone));
     findings.violations.extend(run.watch.raft.violations.iter().cloned());
     findings.violations.append(&mut run.cluster.violations);

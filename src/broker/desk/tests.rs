@@ -1,5 +1,7 @@
 //! Scans over a machine on a simulated disk.
 
+mod lines;
+
 use std::path::Path;
 
 use bytes::Bytes;
@@ -7,7 +9,8 @@ use bytes::Bytes;
 use super::*;
 use crate::base::{ClientId, GroupName, LogIndex, LogPosition, Millis, Term, TopicName, UtcMillis};
 use crate::command::{
-    Checkout, Command, CreateGroup, CreateTopic, Delivery, Publish, PublishItem, Reply, Subscribe,
+    Checkout, Command, CreateGroup, CreateTopic, Delivery, OrderRule, Publish, PublishItem, Reply,
+    Subscribe,
 };
 use crate::env::sim::Sim;
 use crate::machine::{Entry, Machine, Options};
@@ -23,21 +26,28 @@ struct Bench {
     stamp: u64,
     desk: Desk,
     queues: u32,
+    /// The id that the next checkout gets.
+    next_checkout: u64,
 }
 
 impl Bench {
     /// A topic and a group of which members with these filters live.
     fn new(queues: u32, live: &[&str]) -> Self {
+        Self::with_rule(queues, live, (OrderRule::default(), vec![MessageKind::Normal]))
+    }
+
+    fn with_rule(queues: u32, live: &[&str], (rule, kinds): (OrderRule, Vec<MessageKind>)) -> Self {
         let env = Sim::new(3).env();
         env.disk.create_dir_all(Path::new("/node")).unwrap();
         let machine = Machine::open(&env, Path::new("/node/machine"), Options::default()).unwrap();
         let end = LogPosition::ZERO;
         let desk = Desk::default();
-        let mut bench = Self { machine, next: 0, end, stamp: 1_000_000, desk, queues };
-        let (name, kinds) = (TopicName::new("orders").unwrap(), vec![MessageKind::Normal]);
+        let (next, stamp, next_checkout) = (0, 1_000_000, 1);
+        let mut bench = Self { machine, next, end, stamp, desk, queues, next_checkout };
+        let name = TopicName::new("orders").unwrap();
         bench.apply(Command::CreateTopic(CreateTopic { name, queues, kinds, keep: None }));
         let (name, backoff) = (GroupName::new("billing").unwrap(), vec![Millis::from_secs(1)]);
-        bench.apply(Command::CreateGroup(CreateGroup { name, attempts_max: 16, backoff }));
+        bench.apply(Command::CreateGroup(CreateGroup { name, attempts_max: 16, backoff, rule }));
         for expression in live {
             let expression = (*expression).to_owned();
             bench.apply(Command::Subscribe(Subscribe { group: GROUP, topic: TOPIC, expression }));
@@ -57,13 +67,22 @@ impl Bench {
     }
 
     fn publish(&mut self, queue: u32, tag: &str, count: usize) {
+        self.publish_items(queue, (0, tag), count);
+    }
+
+    /// One message of a message group.
+    fn publish_line(&mut self, line: u64, tag: &str) {
+        self.publish_items(0, (line, tag), 1);
+    }
+
+    fn publish_items(&mut self, queue: u32, (line, tag): (u64, &str), count: usize) {
         let item = PublishItem {
             queue: QueueId::new(queue),
             kind: MessageKind::Normal,
             id_hash: MessageIdHash::new(0),
             body_crc: 0,
             tag_hash: tag_hash(Some(tag)),
-            group_hash: 0,
+            group_hash: line,
             record: Bytes::from_static(b"a record"),
             record_at: 0,
         };
@@ -76,6 +95,13 @@ impl Bench {
         let (group, topic, queues) = (GROUP, TOPIC, self.queues);
         let wish = Wish { group, topic, queues, filter: &filter, filter_text, batch };
         self.desk.find(self.machine.state(), &wish).unwrap()
+    }
+
+    fn peek(&mut self, filter_text: &str) -> bool {
+        let filter = TagFilter::parse(filter_text).unwrap();
+        let (group, topic, queues) = (GROUP, TOPIC, self.queues);
+        let wish = Wish { group, topic, queues, filter: &filter, filter_text, batch: 1 };
+        self.desk.peek(self.machine.state(), &wish).unwrap()
     }
 
     /// What a receive sees that looks again for as long as there is more to see.

@@ -38,6 +38,36 @@ impl Broker {
         Ok(())
     }
 
+    /// More queues wherever the topic is.
+    pub async fn grow_topic(&self, name: &TopicName, queues: u32) -> Result<TopicInfo, TopicError> {
+        self.catch_up().await?;
+        let having: Vec<_> = self.0.replicas.iter().filter(|one| one.knows_topic(name)).collect();
+        if having.is_empty() {
+            return Err(NoTopic { topic: name.clone() }.into());
+        }
+        let grown = join_all(having.iter().map(|replica| replica.grow_topic(name, queues))).await;
+        for (replica, outcome) in having.iter().zip(grown) {
+            outcome.map_err(|error| self.at(replica, error, TopicError::at))?;
+        }
+        self.topic(name).await
+    }
+
+    /// Message groups of a topic go on that stood still after a last attempt.
+    pub async fn resume_group(
+        &self,
+        name: &GroupName,
+        topic: &TopicName,
+    ) -> Result<GroupInfo, GroupError> {
+        self.catch_up().await?;
+        let having = self.0.replicas.iter().filter(|replica| replica.knows_group(name));
+        let having: Vec<_> = having.collect();
+        let resumed = join_all(having.iter().map(|replica| replica.resume_group(name, topic)));
+        for (replica, outcome) in having.iter().zip(resumed.await) {
+            outcome.map_err(|error| self.at(replica, error, GroupError::at))?;
+        }
+        self.group_info(name).await
+    }
+
     /// Topics by name, from the one behind `after`, at most `limit`, and never more than 1000.
     pub async fn topics(
         &self,
@@ -189,7 +219,9 @@ impl Broker {
     fn group_of(&self, name: GroupName, parts: Vec<GroupPart>) -> GroupInfo {
         let text = |part: &GroupPart| {
             let backoff: Vec<_> = part.backoff.iter().map(ToString::to_string).collect();
-            format!("{} attempts, after {}", part.attempts_max, backoff.join(", "))
+            let (order, then) = (part.rule.order.name(), part.rule.exhausted.name());
+            let attempts = format!("{} attempts, after {}", part.attempts_max, backoff.join(", "));
+            format!("{attempts}, then {then}, order {order}")
         };
         let told = parts.iter().map(|part| (&part.broker_group, text(part)));
         let differences = self.differences(told.collect());

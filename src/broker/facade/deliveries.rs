@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 
 use crate::base::{GroupName, TopicName};
-use crate::broker::api::{AckRequest, Delivered, HoldRequest};
+use crate::broker::api::{AckRequest, Delivered, GivenUp, HoldRequest};
 use crate::broker::error::{AckError, BadHandle, HoldError};
 use crate::broker::{Broker, Replica, handle};
 
@@ -23,6 +23,11 @@ impl Broker {
     /// Changes how long a delivered message stays hidden; answers the handle that is valid now.
     pub async fn hold(&self, request: HoldRequest) -> Result<String, HoldError> {
         self.issuer(&request.handle)?.hold(request).await
+    }
+
+    /// The consumer tries a message no more.
+    pub async fn give_up(&self, request: HoldRequest) -> Result<GivenUp, HoldError> {
+        self.issuer(&request.handle)?.give_up(request).await
     }
 
     /// The messages of a receive whose reply could not be written come back within a second.

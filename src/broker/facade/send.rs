@@ -39,13 +39,42 @@ impl Broker {
         }
         self.resolve_topic(&request.topic, request.deadline).await?;
         let mut refused = NoTopic { topic: request.topic.clone() }.into();
-        for replica in self.takers(&request.topic) {
+        let ordered = request.messages.iter().any(|message| message.message_group.is_some());
+        let takers = if ordered {
+            self.home(&request.topic, request.deadline).await?.into_iter().collect()
+        } else {
+            self.takers(&request.topic)
+        };
+        for replica in takers {
             match replica.send(&request).await {
                 Err(error) if is_definite(&error) => refused = error,
                 outcome => return outcome,
             }
         }
         Err(refused)
+    }
+
+    /// The one replica that takes a topic's message groups: where the topic is oldest, so that a
+    /// broker group that gets it later moves none of them. While it has no leader they wait; another
+    /// one would break their order.
+    async fn home(
+        &self,
+        topic: &TopicName,
+        deadline: Instant,
+    ) -> Result<Option<&Replica>, SendError> {
+        let mut having = Vec::new();
+        for replica in &self.0.replicas {
+            // With several, each has to say for sure that it does not have it.
+            let has = if self.0.replicas.len() == 1 {
+                replica.knows_topic(topic)
+            } else {
+                replica.find_topic(topic, deadline).await?
+            };
+            let created = replica.group.read(|state| state.topic(topic).map(|topic| topic.created));
+            having.extend(created.filter(|_| has).map(|created| (created, replica)));
+        }
+        having.sort_by_key(|(created, replica)| (*created, replica.name.clone()));
+        Ok(having.first().map(|(_, replica)| *replica))
     }
 
     /// The replicas that have the topic, in the order in which they are tried: those that lead,

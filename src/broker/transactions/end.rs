@@ -116,7 +116,8 @@ impl Inner {
         let key = self.signing_key()?;
         let (topic, queue) = self.half_target(request)?;
         let rule = self.options.checks;
-        let items = self.items(&request.send, queue)?;
+        let queues = vec![queue; request.send.messages.len()];
+        let items = self.items(&request.send, &queues)?;
         assert_eq!(items.len(), request.first_checks.len(), "one time for each message");
         let half = |(item, first): (_, &Option<_>)| HalfItem {
             item,

@@ -16,7 +16,7 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
 use crate::base::{GroupName, TopicName};
-use crate::client::{Client, Draft, PushConsumer, Pushed, Take, TopicShape};
+use crate::client::{Client, Draft, GroupShape, PushConsumer, Pushed, Take, TopicShape};
 use crate::node::{Tally, take_all_handles};
 
 use super::super::Ask;
@@ -134,7 +134,10 @@ impl Consumers {
         let shape = TopicShape { queues: QUEUES, kinds: &kinds, broker_groups: &[], keep: 0 };
         let created = client.create_topics(topics, shape);
         created.map(|(_, created)| created).try_for_each(async |_| Ok(())).await?;
-        for_all(&names, async |name| client.create_group(&group(name), 0, &[], &[]).await).await?;
+        for_all(&names, async |name| {
+            client.create_group(&group(name), GroupShape::default()).await
+        })
+        .await?;
         let report = self.measure(&client, &names).await;
         // What was made for this is cleared away also when it failed; why it failed is told first.
         let cleared = clear(&client, &names).await;
@@ -254,7 +257,7 @@ impl Consumers {
             let mut body = vec![b'x'; BODY_BYTES];
             body[..8].copy_from_slice(&number.to_be_bytes());
             let (topic, body) = (topic.clone(), Bytes::from(body));
-            let draft = Draft { topic, body, tag: None, keys: Vec::new(), properties: Vec::new() };
+            let draft = Draft::new(topic, body);
             let begun = Instant::now();
             client.send(&[draft]).await?;
             let arrival = async {

@@ -132,13 +132,7 @@ impl DelayedLoad {
             let mut body = BytesMut::with_capacity(self.size as usize);
             body.put_u64(due);
             body.resize(self.size as usize, b'x');
-            let draft = Draft {
-                topic: topic.clone(),
-                body: body.freeze(),
-                tag: None,
-                keys: Vec::new(),
-                properties: Vec::new(),
-            };
+            let draft = Draft::new(topic.clone(), body.freeze());
             let drafts = vec![draft; usize::try_from(count).expect("at most 128")];
             let producer = &producer;
             async move { producer.send_at(&drafts, Some(due)).await }

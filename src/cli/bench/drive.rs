@@ -67,7 +67,7 @@ impl Course {
 
     fn draft(&self, body: Bytes) -> Draft {
         let topic = self.topic.clone();
-        Draft { topic, body, tag: None, keys: Vec::new(), properties: Vec::new() }
+        Draft::new(topic, body)
     }
 
     fn drafts(&self, count: usize) -> Vec<Draft> {

@@ -3,7 +3,7 @@
 use super::{Coded, CommandError, Reader, Writer};
 use crate::base::CheckoutId;
 use crate::command::{
-    Ack, Checkout, Delivery, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
+    Ack, Checkout, Delivery, GiveUp, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
 };
 
 // Persisted: never change one, never use one again.
@@ -13,6 +13,7 @@ const HOLD: u8 = 3;
 const RENEW: u8 = 4;
 const RELEASE: u8 = 5;
 const RETURN: u8 = 6;
+const GIVE_UP: u8 = 20;
 
 impl Coded for Delivery {
     fn write(&self, writer: &mut Writer) {
@@ -23,6 +24,7 @@ impl Coded for Delivery {
             Self::Renew(renew) => writer.kind(RENEW, renew),
             Self::Release(release) => writer.kind(RELEASE, release),
             Self::Return(back) => writer.kind(RETURN, back),
+            Self::GiveUp(given) => writer.kind(GIVE_UP, given),
         }
     }
 
@@ -34,6 +36,7 @@ impl Coded for Delivery {
             RENEW => reader.get().map(Self::Renew),
             RELEASE => reader.get().map(Self::Release),
             RETURN => reader.get().map(Self::Return),
+            GIVE_UP => reader.get().map(Self::GiveUp),
             found => Err(CommandError::Kind { what: "the kind of a delivery", found }),
         }
     }
@@ -199,5 +202,16 @@ impl Coded for Return {
 
     fn read(reader: &mut Reader) -> Result<Self, CommandError> {
         Ok(Self { handles: reader.list(Handle::read)?, invisible: reader.get()? })
+    }
+}
+
+impl Coded for GiveUp {
+    fn write(&self, writer: &mut Writer) {
+        self.handle.write(writer);
+        self.otherwise.write(writer);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, CommandError> {
+        Ok(Self { handle: reader.get()?, otherwise: reader.get()? })
     }
 }

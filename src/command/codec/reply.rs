@@ -31,6 +31,7 @@ const OUTCOME_CHECKED_OUT: u8 = 1;
 const OUTCOME_DONE: u8 = 2;
 const OUTCOME_STALE: u8 = 3;
 const OUTCOME_REFUSED: u8 = 4;
+const OUTCOME_KEPT: u8 = 20;
 
 // Kinds of refusals, under the same rule.
 const NO_TOPIC: u8 = 1;
@@ -173,6 +174,7 @@ impl Coded for DeliveryOutcome {
             Self::CheckedOut(checked_out) => writer.kind(OUTCOME_CHECKED_OUT, checked_out),
             Self::Done => writer.u8(OUTCOME_DONE),
             Self::Stale => writer.u8(OUTCOME_STALE),
+            Self::Kept => writer.u8(OUTCOME_KEPT),
             Self::Refused(refusal) => writer.kind(OUTCOME_REFUSED, refusal),
         }
     }
@@ -182,6 +184,7 @@ impl Coded for DeliveryOutcome {
             OUTCOME_CHECKED_OUT => reader.get().map(Self::CheckedOut),
             OUTCOME_DONE => Ok(Self::Done),
             OUTCOME_STALE => Ok(Self::Stale),
+            OUTCOME_KEPT => Ok(Self::Kept),
             OUTCOME_REFUSED => reader.get().map(Self::Refused),
             found => Err(CommandError::Kind { what: "the kind of a delivery's outcome", found }),
         }

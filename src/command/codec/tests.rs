@@ -1,8 +1,8 @@
 use super::*;
 use crate::command::{
-    Ack, CheckedOut, Checkout, Decided, Decider, Decision, DeliveryOutcome, End, Grant, Granted,
-    HalfItem, Handle, Hold, Prepare, Prepared, Published, Refusal, Release, Renew, Reply, Return,
-    Skip, Take, Transaction, Unit,
+    Ack, CheckedOut, Checkout, Decided, Decider, Decision, DeliveryOutcome, End, GiveUp, Grant,
+    Granted, HalfItem, Handle, Hold, Prepare, Prepared, Published, Refusal, Release, Renew, Reply,
+    Return, Skip, Take, Transaction, Unit,
 };
 use crate::command::{Schedule, Scheduled, TimerKey, TimerOutcome};
 
@@ -219,8 +219,26 @@ fn schema_commands_keep_their_bytes() {
             name: GroupName::new("g").unwrap(),
             attempts_max: 16,
             backoff: vec![Millis::from_secs(1), Millis::from_secs(5)],
+            rule: OrderRule::default(),
         }),
         "01 06 00000001 67 00000010 00000002 00000000000003e8 0000000000001388",
+    );
+    golden(
+        &Command::CreateGroup(CreateGroup {
+            name: GroupName::new("g").unwrap(),
+            attempts_max: 3,
+            backoff: vec![Millis::from_secs(1)],
+            rule: OrderRule { order: Order::Batch, exhausted: Exhausted::Stop },
+        }),
+        "03 14 00000001 67 00000003 00000001 00000000000003e8 02 02",
+    );
+    golden(
+        &Command::GrowTopic { topic: TopicId::new(9), queues: 16 },
+        "03 15 0000000000000009 00000010",
+    );
+    golden(
+        &Command::ResumeLines { group: GroupId::new(2), topic: TopicId::new(1) },
+        "03 16 0000000000000002 0000000000000001",
     );
     golden(&Command::DeleteGroup { group: GroupId::new(9) }, "01 07 0000000000000009");
     let subscribe =
@@ -313,6 +331,11 @@ fn deliveries_keep_their_bytes() {
          06 00000001 {HANDLE} 00000000000003e8"
     );
     golden(&Command::Deliveries(deliveries), &expected);
+    // What an older program does not know makes the whole entry a newer one.
+    let given = GiveUp { handle: handle(), otherwise: Millis::from_secs(60) };
+    let deliveries = vec![Delivery::Ack(Ack { handle: handle() }), Delivery::GiveUp(given)];
+    let expected = format!("03 03 00000002 02 {HANDLE} 14 {HANDLE} 000000000000ea60");
+    golden(&Command::Deliveries(deliveries), &expected);
 }
 
 #[test]
@@ -342,11 +365,12 @@ fn replies_keep_their_bytes() {
             DeliveryOutcome::Done,
             DeliveryOutcome::Stale,
             DeliveryOutcome::Refused(Refusal::NoGroup { group: GroupId::new(8) }),
+            DeliveryOutcome::Kept,
         ]),
         &format!(
-            "01 03 00000004 \
+            "01 03 00000005 \
              01 0000000000000005 00000001 00000003 0000000000000004 00000002 {UNIT} 0000000000000005 \
-             02 03 04 02 0000000000000008"
+             02 03 04 02 0000000000000008 14"
         ),
     );
     golden_reply(

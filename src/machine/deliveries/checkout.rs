@@ -1,10 +1,11 @@
 //! Handing out: what a checkout asks for against what is available.
 
 use super::checkouts::Record;
+use super::lines::{Line, Rule};
 use super::queue::{Pending, Phase, QueueDeliveries, Standing};
 use super::{Deliveries, Holder, Key};
 use crate::base::{CheckoutId, Mutant, QueueId, QueueOffset, UtcMillis};
-use crate::command::{CheckedOut, Checkout, Grant, Granted, Skip};
+use crate::command::{CheckedOut, Checkout, Grant, Granted, Order, Skip};
 use crate::machine::limits::PENDING_MAX;
 
 /// What the rest of the state says about a checkout that is being applied.
@@ -19,6 +20,8 @@ pub(in crate::machine) struct Bounds<'a> {
     pub(in crate::machine) has_unit: &'a dyn Fn(QueueId, QueueOffset) -> bool,
     /// Whether messages that were never handed out may be: see [`crate::command::Retention`].
     pub(in crate::machine) fresh: bool,
+    /// How the group takes this topic's message groups.
+    pub(in crate::machine) rule: Rule,
 }
 
 impl Deliveries {
@@ -33,6 +36,9 @@ impl Deliveries {
             return again;
         }
         let id = self.checkouts.next_id();
+        if bounds.rule.order != Order::Off {
+            self.lines.set_rule(checkout.group, bounds.rule);
+        }
         let mut granted = Vec::new();
         for take in &checkout.takes {
             let Some((start, end)) = (bounds.bounds)(take.queue) else { continue };
@@ -116,6 +122,12 @@ impl Deliveries {
         let offset = grant.offset;
         let key = Key { group: checkout.group, topic: checkout.topic, queue, offset };
         let room = bounds.fresh && self.pending_total < PENDING_MAX;
+        let known = self.pending(key).map_or(grant.unit, |pending| pending.unit);
+        let ordered = bounds.rule.order != Order::Off && known.group_hash != 0;
+        let line = ordered.then(|| Line::of(key, known));
+        if line.is_some_and(|line| !self.may_take(line, key, id, bounds.rule)) {
+            return None;
+        }
         let deliveries = self.queue_mut(key);
         let (unit, attempt) = match deliveries.standing(offset.get()) {
             Standing::Pending => {
@@ -140,6 +152,9 @@ impl Deliveries {
             Pending { unit, attempt, checkout: id, phase: Phase::InFlight, due, sequence };
         self.queue_mut(key).pending.insert(offset.get(), pending);
         self.due.add(due, sequence, key);
+        if let Some(line) = line {
+            self.lines.join(line, key);
+        }
         Some(Granted { queue, offset, attempt, unit, checkout: id })
     }
 }

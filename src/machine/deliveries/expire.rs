@@ -53,13 +53,9 @@ impl Deliveries {
         });
         let held = held.filter(|(_, key)| wanted(key) && old(key));
         let held: Vec<(LogPosition, Key)> = held.collect();
-        for (original, key) in held {
-            self.references.release(original, Holder::Delivery(key));
-            self.pending_total -= 1;
-            let queue = self.queue_mut(key);
-            queue.pending.remove(&key.offset.get());
-            queue.ready.remove(&key.offset.get());
-            queue.expired += 1;
+        for (_, key) in held {
+            self.take_away(key, &mut expired.ready);
+            self.queue_mut(key).expired += 1;
             expired.add(key.group, key.topic, 1);
         }
     }

@@ -1,8 +1,8 @@
 //! What each group has of each topic: handed out, waiting, done.
 //!
 //! Invariant, for each group, topic and queue: every offset below the queue's end is in exactly
-//! one of never considered, free, in flight (held and waiting included), ready, done, expired. Each
-//! change goes through one of the few functions here that keep the derived indexes in step.
+//! one of never considered, free, in flight (held, waiting and stopped included), ready, done,
+//! expired, dead. Each change goes through one of the few functions here that keep the derived indexes in step.
 //!
 //! A handle is good while its delivery lasts: until the message is acknowledged, returned, or
 //! until the tick that makes it visible again was *applied*. A deadline that has passed without a
@@ -13,6 +13,8 @@ mod checkouts;
 mod due;
 mod expire;
 mod intervals;
+mod lines;
+mod order;
 mod queue;
 mod references;
 mod settle;
@@ -22,6 +24,7 @@ use std::collections::BTreeMap;
 
 use self::checkouts::Checkouts;
 use self::due::Due;
+use self::lines::Lines;
 use self::queue::{Pending, Phase, QueueDeliveries};
 use super::codec::{read_rows, require, write_rows};
 use super::effect::ReadyCounts;
@@ -31,6 +34,7 @@ use crate::command::{Handle, Reader, Writer};
 
 pub(super) use self::checkout::Bounds;
 pub(super) use self::expire::Starts;
+pub(super) use self::lines::Rule;
 pub(super) use self::references::{Holder, References, UnitAt};
 pub use self::views::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
 
@@ -68,6 +72,7 @@ pub(super) struct Deliveries {
     last_sequence: u64,
     due: Due,
     references: References,
+    lines: Lines,
     /// Messages pending in all queues: derived.
     pending_total: usize,
 }
@@ -112,11 +117,11 @@ impl Deliveries {
         })
     }
 
-    /// Gives a message that is not ready another deadline.
+    /// Gives a message that has a deadline another one.
     fn set_due(&mut self, key: Key, due: UtcMillis) {
         let sequence = self.next_sequence();
         let pending = self.pending_mut(key);
-        assert_ne!(pending.phase, Phase::Ready, "what is ready has no deadline");
+        assert!(pending.phase.has_deadline(), "{:?} has no deadline", pending.phase);
         let (old_due, old_sequence) = (pending.due, pending.sequence);
         pending.due = due;
         pending.sequence = sequence;
@@ -141,11 +146,7 @@ impl Deliveries {
         let pending = *self.pending_mut(key);
         let removed = self.due.remove(pending.due, pending.sequence);
         assert_eq!(removed, Some(key), "every hidden message has its deadline");
-        self.leave_checkout(key, Phase::Ready);
-        self.pending_mut(key).due = stamp;
-        let fresh = self.queue_mut(key).ready.insert(key.offset.get());
-        assert!(fresh, "it was ready before");
-        ready.add(key.group, key.topic);
+        self.end(key, stamp, true, ready);
     }
 
     /// Makes at most `limit` of what is due by `stamp` ready, in the order of deadlines.
@@ -165,12 +166,14 @@ impl Deliveries {
 
     pub(super) fn drop_group(&mut self, group: GroupId) {
         self.checkouts.drop_where(|record| record.group == group);
+        self.lines.drop_group(group);
         self.drop_pairs(|pair| pair.0 == group);
     }
 
     fn drop_pairs(&mut self, gone: impl Fn(&(GroupId, TopicId)) -> bool) {
         let (due, pending_total) = (&mut self.due, &mut self.pending_total);
         let references = &mut self.references;
+        self.lines.drop_where(&gone);
         self.pairs.retain(|pair, queues| {
             if !gone(pair) {
                 return true;
@@ -183,7 +186,7 @@ impl Deliveries {
                 *pending_total -= 1;
                 let key = Key { group, topic, queue, offset: QueueOffset::new(offset) };
                 references.release(pending.unit.position, Holder::Delivery(key));
-                if pending.phase != Phase::Ready {
+                if pending.phase.has_deadline() {
                     let removed = due.remove(pending.due, pending.sequence);
                     assert!(removed.is_some(), "every hidden message has its deadline");
                 }
@@ -245,7 +248,7 @@ impl Deliveries {
             if pending.phase.is_live() {
                 self.checkouts.restore_item(pending.checkout, key)?;
             }
-            if pending.phase != Phase::Ready {
+            if pending.phase.has_deadline() {
                 let known = self.due.contains(pending.due, pending.sequence);
                 require(!known && pending.sequence <= self.last_sequence, "a deadline twice")?;
                 self.due.add(pending.due, pending.sequence, key);
@@ -276,7 +279,7 @@ impl Deliveries {
         front: LogPosition,
         others: usize,
     ) -> Result<(), SectionError> {
-        let (mut pending_total, mut hidden, mut live) = (0, 0, 0);
+        let (mut pending_total, mut hidden, mut live, mut lined_up) = (0, 0, 0, 0);
         for ((group, topic), queues) in &self.pairs {
             for (queue, deliveries) in queues {
                 let Some((start, end)) = bounds(*topic, *queue) else {
@@ -292,15 +295,20 @@ impl Deliveries {
                 pending_total += deliveries.pending.len();
                 for (offset, pending) in &deliveries.pending {
                     require(!deliveries.free.contains(*offset), "pending and free")?;
-                    let ready = pending.phase == Phase::Ready;
-                    require(deliveries.ready.contains(offset) == ready, "the ready index is off")?;
-                    hidden += usize::from(!ready);
                     let offset = QueueOffset::new(*offset);
                     let key = Key { group: *group, topic: *topic, queue: *queue, offset };
+                    let line = self.lines.find(key, pending.unit);
+                    lined_up += usize::from(line.is_some());
+                    let first = line.is_none_or(|line| self.lines.first(line) == Some(key));
+                    let ready = pending.phase == Phase::Ready && first;
+                    let indexed = deliveries.ready.contains(&key.offset.get());
+                    require(indexed == ready, "the ready index is off")?;
+                    let timed = pending.phase.has_deadline();
+                    hidden += usize::from(timed);
                     let holds = self.references.holds(pending.unit.position, Holder::Delivery(key));
                     require(holds, "pending without a record")?;
                     let due = self.due.contains(pending.due, pending.sequence);
-                    require(ready || due, "a deadline is missing")?;
+                    require(due == timed, "a deadline is missing, or there is one too many")?;
                     live += usize::from(pending.phase.is_live());
                     let with =
                         !pending.phase.is_live() || self.checkouts.lists(pending.checkout, key);
@@ -310,6 +318,8 @@ impl Deliveries {
         }
         require(self.references.len() == pending_total + others, "a record held for nothing")?;
         require(self.is_needed_before(front) == 0, "a record before the start of the log")?;
+        require(lined_up == self.lined_up(), "a member of a line that is not pending")?;
+        self.check_lines()?;
         require(hidden == self.due.len(), "a deadline of nothing")?;
         require(live == self.checkouts.items(), "a checkout of nothing")?;
         require(pending_total == self.pending_total, "the count of pending messages is off")

@@ -5,8 +5,8 @@
 //!            done | free | pending | done ... | never considered
 //! ```
 //! Below `next` an offset is *free* (passed by, still to be handed out), *pending* (handed out at
-//! least once, not acknowledged) or, when neither knows it, *done*: acknowledged, skipped or expired
-//! by retention, of which the last are counted. So memory is in proportion to holes and to what is
+//! least once, not acknowledged) or, when neither knows it, *done*: acknowledged, skipped, dead or
+//! expired by retention, of which the last two are counted. So memory is in proportion to holes and to what is
 //! under way, never to what is done.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,13 +30,20 @@ pub(super) enum Phase {
     Waiting = 3,
     /// With nobody, visible.
     Ready = 4,
+    /// With nobody after its last attempt, until somebody resumes its message group.
+    Stopped = 5,
 }
 
 impl Phase {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::InFlight, Self::Held, Self::Waiting, Self::Ready]
+        [Self::InFlight, Self::Held, Self::Waiting, Self::Ready, Self::Stopped]
             .into_iter()
             .find(|phase| *phase as u8 == byte)
+    }
+
+    /// Whether it ends by itself.
+    pub(super) fn has_deadline(self) -> bool {
+        !matches!(self, Self::Ready | Self::Stopped)
     }
 
     /// Whether the handle of the last delivery is valid.
@@ -76,10 +83,12 @@ pub(super) struct QueueDeliveries {
     pub(super) next: u64,
     pub(super) free: Intervals,
     pub(super) pending: BTreeMap<u64, Pending>,
-    /// Those of `pending` that are ready: derived.
+    /// Those of `pending` that are ready and, in order, the first of their message group: derived.
     pub(super) ready: BTreeSet<u64>,
     /// Messages that left with the log's front before the group was done with them.
     pub(super) expired: u64,
+    /// Messages that the group gave up after their last attempts.
+    pub(super) dead: u64,
 }
 
 impl QueueDeliveries {
@@ -145,7 +154,7 @@ impl QueueDeliveries {
         self.next = to;
     }
 
-    /// Those with a consumer or waiting.
+    /// Those with a consumer, waiting, or behind one of their message group.
     pub(super) fn in_flight(&self) -> usize {
         self.pending.len() - self.ready.len()
     }
@@ -153,6 +162,7 @@ impl QueueDeliveries {
     pub(super) fn write(&self, writer: &mut Writer) {
         writer.u64(self.next);
         writer.u64(self.expired);
+        writer.u64(self.dead);
         write_rows(writer, self.free.iter(), |w, (from, to)| {
             w.u64(from);
             w.u64(to);
@@ -169,8 +179,8 @@ impl QueueDeliveries {
     }
 
     pub(super) fn read(reader: &mut Reader) -> Result<Self, SectionError> {
-        let (next, expired) = (reader.u64()?, reader.u64()?);
-        let mut queue = Self { next, expired, ..Self::default() };
+        let (next, expired, dead) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let mut queue = Self { next, expired, dead, ..Self::default() };
         let mut last = 0;
         read_rows(reader, |r| {
             let (from, to) = (r.u64()?, r.u64()?);

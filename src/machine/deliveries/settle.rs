@@ -1,7 +1,7 @@
 //! What becomes of a delivery: acknowledged, held, renewed, released, returned.
 
 use super::queue::{Phase, Standing};
-use super::{Deliveries, Holder, Key};
+use super::{Deliveries, Key};
 use crate::base::{Millis, UtcMillis};
 use crate::command::{Ack, DeliveryOutcome, Hold, Release, Renew, Return};
 use crate::machine::effect::ReadyCounts;
@@ -9,15 +9,14 @@ use crate::machine::effect::ReadyCounts;
 impl Deliveries {
     /// Ends a message. Repeating an ack is harmless: a message that is done is done, whichever
     /// delivery the handle names.
-    pub(in crate::machine) fn ack(&mut self, ack: &Ack) -> DeliveryOutcome {
+    pub(in crate::machine) fn ack(
+        &mut self,
+        ack: &Ack,
+        ready: &mut ReadyCounts,
+    ) -> DeliveryOutcome {
         let key = Key::of(&ack.handle);
-        if let Some(pending) = self.live(&ack.handle).copied() {
-            self.leave_checkout(key, Phase::Waiting);
-            let removed = self.due.remove(pending.due, pending.sequence);
-            assert_eq!(removed, Some(key), "every hidden message has its deadline");
-            self.queue_mut(key).pending.remove(&key.offset.get());
-            self.references.release(pending.unit.position, Holder::Delivery(key));
-            self.pending_total -= 1;
+        if self.live(&ack.handle).is_some() {
+            self.take_away(key, ready);
             return DeliveryOutcome::Done;
         }
         let standing = self
@@ -36,7 +35,7 @@ impl Deliveries {
     ) -> DeliveryOutcome {
         let key = Key::of(&hold.handle);
         let now = hold.invisible == Millis::ZERO;
-        if self.live(&hold.handle).is_none() {
+        let Some(pending) = self.live(&hold.handle).copied() else {
             let repeated = now
                 && self.pending(key).is_some_and(|pending| {
                     pending.phase == Phase::Ready
@@ -44,9 +43,11 @@ impl Deliveries {
                         && pending.attempt == hold.handle.attempt
                 });
             return if repeated { DeliveryOutcome::Done } else { DeliveryOutcome::Stale };
-        }
+        };
         if now {
             self.make_ready(key, stamp, ready);
+        } else if let Some(line) = self.lines.find(key, pending.unit) {
+            self.hold_in_line(line, hold, stamp);
         } else {
             self.pending_mut(key).phase = Phase::Held;
             self.set_due(key, stamp.plus(hold.invisible));
@@ -87,6 +88,10 @@ impl Deliveries {
             self.checkouts.stop_renewing(id);
             for (queue, offset) in items {
                 let key = Key { group, topic, queue, offset };
+                // The first of a message group takes those behind it along.
+                if !self.checkouts.lists(id, key) {
+                    continue;
+                }
                 if release.invisible == Millis::ZERO {
                     self.make_ready(key, stamp, ready);
                 } else if self.pending_mut(key).due > until {
@@ -109,12 +114,19 @@ impl Deliveries {
                 continue;
             }
             let key = Key::of(handle);
-            self.pending_mut(key).attempt -= 1;
             if returned.invisible == Millis::ZERO {
-                self.make_ready(key, stamp, ready);
+                let pending = *self.pending_mut(key);
+                let removed = self.due.remove(pending.due, pending.sequence);
+                assert_eq!(removed, Some(key), "every hidden message has its deadline");
+                self.end(key, stamp, false, ready);
             } else {
+                self.pending_mut(key).attempt -= 1;
                 self.leave_checkout(key, Phase::Waiting);
                 self.set_due(key, stamp.plus(returned.invisible));
+                let unit = self.pending_mut(key).unit;
+                if let Some(line) = self.lines.find(key, unit) {
+                    self.call_back(line, key, stamp);
+                }
             }
         }
         DeliveryOutcome::Done

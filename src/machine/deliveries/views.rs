@@ -76,6 +76,10 @@ pub struct Lag {
     pub in_flight: u64,
     /// Lost to retention before the group was done with them, ever.
     pub expired: u64,
+    /// Given up after their last attempts, ever.
+    pub dead: u64,
+    /// Message groups that stand still after a last attempt.
+    pub stopped: u64,
 }
 
 impl Deliveries {
@@ -185,7 +189,9 @@ impl Deliveries {
             lag.ready += end.get() - queue.next + queue.free.total() + queue.ready.len() as u64;
             lag.in_flight += queue.in_flight() as u64;
             lag.expired += queue.expired;
+            lag.dead += queue.dead;
         }
+        lag.stopped = self.stopped(group, topic);
         lag
     }
 

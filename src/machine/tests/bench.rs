@@ -13,7 +13,7 @@ use crate::base::{
 };
 use crate::command::{
     CheckedOut, Checkout, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome, Grant,
-    Granted, Handle, Publish, PublishItem, Reply, Skip, Take, Unit,
+    Granted, Handle, OrderRule, Publish, PublishItem, Reply, Skip, Take, Unit,
 };
 use crate::env::sim::Sim;
 use crate::env::{Disk, Env, File, Open};
@@ -281,7 +281,12 @@ pub(in crate::machine) mod names {
     pub(in crate::machine) fn group(name: &str) -> Command {
         let name = GroupName::new(name).unwrap();
         let backoff = vec![Millis::from_secs(1), Millis::from_secs(5)];
-        Command::CreateGroup(CreateGroup { name, attempts_max: 16, backoff })
+        Command::CreateGroup(CreateGroup {
+            name,
+            attempts_max: 16,
+            backoff,
+            rule: OrderRule::default(),
+        })
     }
 
     pub(in crate::machine) fn item(queue: u32, id: u128) -> PublishItem {

@@ -5,6 +5,7 @@ mod checkpoints;
 mod delay;
 mod deliveries;
 mod golden;
+mod order;
 mod publish;
 mod retention;
 mod schema;

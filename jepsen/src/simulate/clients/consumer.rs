@@ -46,7 +46,7 @@ impl Consumer {
         } else {
             self.random.between(200, self.clients.0.workload.invisible_millis + 1)
         };
-        let wants = self.wants(draining);
+        let wants = self.wants(topic, draining);
         let Some(messages) = self.receive(topic, invisible, wants).await else { return };
         for message in messages {
             let lot = self.random.between(0, 100);
@@ -75,8 +75,11 @@ impl Consumer {
     }
 
     /// Members of a group that asks for tags change their minds, and disagree.
-    fn wants(&self, draining: bool) -> Wanted {
-        if draining || self.group == 0 || !self.clients.0.workload.tagged {
+    fn wants(&self, topic: u32, draining: bool) -> Wanted {
+        let workload = &self.clients.0.workload;
+        // What nobody wants holds nothing up, so that order would not be all that is told.
+        let ordered = topic == workload.ordered_topic();
+        if draining || self.group == 0 || ordered || !workload.tagged {
             return Wanted::All;
         }
         *self.random.pick(&[Wanted::Even, Wanted::Even, Wanted::Odd, Wanted::All])

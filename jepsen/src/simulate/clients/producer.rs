@@ -15,7 +15,7 @@ use crate::simulate::random::Random;
 /// How long a producer listens, and how long the broker tries.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// A message whose outcome is not known is sent again so often at most.
-const AGAIN: u32 = 3;
+pub(super) const AGAIN: u32 = 3;
 
 /// Body: producer, count, then bytes that both decide.
 pub(crate) fn encode(value: Value, len: u64) -> Bytes {
@@ -86,7 +86,7 @@ pub(super) fn message(topic: u32, value: Value, len: u64, tagged: bool) -> Messa
 }
 
 /// Sends once; true when nobody knows what came of it.
-async fn send(
+pub(super) async fn send(
     clients: &Clients,
     random: &Random,
     (topic, value): (u32, Value),

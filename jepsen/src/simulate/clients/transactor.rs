@@ -237,14 +237,11 @@ impl Transactor {
     }
 
     async fn resume(&self, id: String) {
+        let resumed = self.clients.call(&self.random, PATIENCE, move |broker| async move {
+            broker.resume_transaction(&id).await.is_ok()
+        });
         // What it does is seen by the questions that come of it.
-        drop(
-            self.clients
-                .call(&self.random, PATIENCE, move |broker| async move {
-                    broker.resume_transaction(&id).await.is_ok()
-                })
-                .await,
-        );
+        let _: Called<bool> = resumed.await;
     }
 
     /// Connected to one node for a while: what it is asked about.
