@@ -60,7 +60,7 @@ fn collect(history: &History) -> BTreeMap<Value, Told> {
                 }
                 if let Some(Answer::Scheduled(handle)) = answer {
                     told.handles.insert(handle.clone());
-                    told.sent.get_or_insert(operation.ended());
+                    told.sent.get_or_insert_with(|| operation.ended());
                 }
             }
             (What::Recall { value, .. }, answer) => {

@@ -93,11 +93,11 @@ impl DelayedLoad {
         let begins = now().saturating_add(self.after.get());
         let start = Instant::now();
         self.send(&endpoint, &topic, begins).await?;
-        let took = start.elapsed().as_secs_f64();
+        let took = start.elapsed();
         let mut report = Delays {
             topic: topic.to_string(),
             sent: self.count,
-            sent_per_second: self.count as f64 / took,
+            sent_per_second: self.count as f64 / took.as_secs_f64(),
             received: 0,
             early: 0,
             fired_within_ms: 0,
@@ -111,7 +111,10 @@ impl DelayedLoad {
             return Ok(report);
         }
         if now() >= begins {
-            return Err(Failure::SentTooLate { took: took as u64, after: self.after.get() / 1000 });
+            return Err(Failure::SentTooLate {
+                took: took.as_secs(),
+                after: self.after.get() / 1000,
+            });
         }
         let seen = self.receive(&endpoint, &topic, begins).await?;
         report.count(&seen, begins);

@@ -106,7 +106,7 @@ impl Timers {
     fn unindex(&mut self, row: &Row) {
         let hash = id_hash(self.seed, row.topic, row.id);
         let found = self.ids.find_entry(hash, |position| *position == row.original.get());
-        found.ok().expect("every pending message is indexed").remove();
+        found.expect("every pending message is indexed").remove();
         if self.ids.capacity() > 4 * self.ids.len() + 4096 {
             let (rows, seed) = (&self.rows, self.seed);
             self.ids.shrink_to(2 * self.ids.len(), |position| {
