@@ -87,6 +87,7 @@ fn run_all(client: Client) {
     let rows: Vec<_> = forms(client).iter().map(|kill| stand.tell(*kill)).collect();
     let told = start.elapsed().as_secs_f64();
     println!("{client:?}: told its stories in {told:.1} s");
+    rows.iter().for_each(|row| println!("{}", row.join(" | ")));
     stand.cluster.wait_equal(PATIENCE);
     drop(stand);
     let failed: Vec<_> = rows.iter().flatten().filter(|cell| *cell == FAILED).cloned().collect();
