@@ -20,8 +20,8 @@
 //!   recalls each but the last twice, repeating until it is answered OK. After the end of input it
 //!   tries to recall the last, once.
 //!
-//! With `lines`, message n belongs to the message group `line-(n mod lines)`; with `delay_ms` it is
-//! due so much after it was made.
+//! With `lines`, message n belongs to the message group `line-(n mod lines)`, and `send` repeats it
+//! until it is taken, for the sake of its order; with `delay_ms` it is due so much after it was made.
 //!
 //! Lines have `event` and `at_ms` (since 1970):
 //! - `started`

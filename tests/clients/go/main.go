@@ -189,6 +189,9 @@ func send() client {
 		if err != nil {
 			noteError("send", err, fields{"number": number, "from_ms": from})
 			pause(pauseAfterError)
+			if config.Lines > 0 {
+				number--
+			}
 		} else {
 			noteSent(receipts[0], message, number, from)
 		}

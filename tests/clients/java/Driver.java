@@ -236,6 +236,9 @@ final class Driver {
             } catch (Exception error) {
                 noteError("send", error, Map.of("number", n, "from_ms", from));
                 pause(PAUSE_AFTER_ERROR_MS);
+                if (config.lines > 0) {
+                    n--;
+                }
             }
             pause(config.pace_ms);
         }

@@ -112,6 +112,7 @@ async function send() {
       noteSent(await producer.send(message), message, number, fromMs);
     } catch (error) {
       noteError('send', error, { number, from_ms: fromMs });
+      if (config.lines) number--;
       await pause(PAUSE_AFTER_ERROR_MS);
     }
     if (config.pace_ms > 0) await pause(config.pace_ms);

@@ -119,6 +119,8 @@ def send():
         except Exception as error:  # noqa: BLE001, what the client lets through is the finding
             note_error("send", error, number=number, from_ms=from_ms)
             stop.wait(PAUSE_AFTER_ERROR_SECONDS)
+            if config["lines"]:
+                continue
         number += 1
         stop.wait(config["pace_ms"] / 1000)
     return producer

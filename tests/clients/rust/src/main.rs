@@ -173,6 +173,9 @@ async fn send(config: &Config, mut stop: Stop) {
             Err(text) => {
                 note_error("send", &text, json!({ "number": number, "from_ms": from_ms }));
                 stop.pause(PAUSE_AFTER_ERROR).await;
+                if config.lines > 0 {
+                    continue;
+                }
             }
         }
         number += 1;
