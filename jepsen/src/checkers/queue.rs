@@ -78,6 +78,8 @@ impl Gone {
 struct Seen {
     by_group: BTreeMap<u32, BTreeSet<Value>>,
     anywhere: BTreeSet<Value>,
+    /// When a group had first taken something of a topic.
+    began: BTreeMap<(u32, u32), Micros>,
 }
 
 /// `groups` are those that had to get everything that was not gone.
@@ -96,6 +98,14 @@ pub(crate) fn check(history: &History, groups: &[u32], drain: Drain, gone: &Gone
             due.iter().copied().filter(|value| !got.is_some_and(|got| got.contains(value)));
         let is_gone = |value: &Value| places.get(value).is_some_and(|place| gone.has(*place));
         let (taken, missing): (Vec<Value>, Vec<Value>) = missing.partition(is_gone);
+        // A group that has taken nothing of a topic yet has lost nothing of it: it begins at the
+        // least offset, whatever was there before.
+        let had_begun = |value: &Value| {
+            let topic = places.get(value).map(|place| place.topic);
+            let begun = topic.and_then(|topic| seen.began.get(&(*group, topic)));
+            begun.is_some_and(|begun| *begun < sends.attempted[value])
+        };
+        let taken: Vec<Value> = taken.into_iter().filter(had_begun).collect();
         let counted = gone.expired.get(group).copied().unwrap_or(0);
         if taken.len() as u64 > counted {
             let what = format!(
@@ -133,6 +143,8 @@ fn check_seen(history: &History, sends: &Sends, findings: &mut Findings) -> Seen
         let What::Receive { group, wants, .. } = operation.what else { continue };
         let Some(Answer::Received(deliveries)) = operation.answer() else { continue };
         for delivery in deliveries {
+            let began = seen.began.entry((group, delivery.place.topic)).or_insert(Micros::MAX);
+            *began = operation.ended().min(*began);
             let Some(value) = delivery.value else {
                 let what = format!("group {group} got a body of nobody at {}", delivery.place);
                 findings.violated("corrupt", what);
@@ -216,8 +228,13 @@ mod tests {
         let trimmed = check(&scene.history, &[0], Drain::Complete, &gone);
         assert_eq!(trimmed.verdict(), Verdict::True, "its time was over");
         let silent = Gone { expired: BTreeMap::new(), ..gone };
-        let silent = check(&scene.history, &[0], Drain::Complete, &silent);
-        assert_eq!(checks(&silent), ["expired-counted"]);
+        let before = check(&scene.history, &[0], Drain::Complete, &silent);
+        assert_eq!(before.verdict(), Verdict::True, "the group had not begun");
+        let began =
+            Scene::default().sent(2, 0, (0, 1)).received(&[(2, 0)], 1, (2, 3)).sent(1, 1, (5, 6));
+        let silent = Gone { starts: BTreeMap::from([((0, 0), 2)]), ..silent };
+        let after = check(&began.history, &[0], Drain::Complete, &silent);
+        assert_eq!(checks(&after), ["expired-counted"]);
     }
 
     #[test]

@@ -126,11 +126,9 @@ impl RaftChecker {
     }
 
     fn check_order(&mut self, node: usize, look: Look) {
+        // What is applied counts as committed here, whatever the replica's metrics say so far: they
+        // follow later, and much later in a program that stands still.
         let Look { applied, committed, last, flushed, .. } = look;
-        if look.leads && applied > committed {
-            let what = format!("node {node} applied {applied:?}, committed is {committed:?}");
-            self.violated("applied-committed", what);
-        }
         if applied > last || committed > last || flushed > last {
             self.violated("within-log", format!("node {node}: {look:?}"));
         }

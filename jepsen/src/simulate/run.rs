@@ -65,7 +65,7 @@ pub(super) struct Seat {
     /// It may end by itself, and is then started at this time.
     excused: Option<Micros>,
     /// Bits of its files have flipped: it may end whenever it finds that out.
-    rotten: bool,
+    pub(super) rotten: bool,
     /// It lost its disk, and stays away.
     wiped: bool,
 }
@@ -269,7 +269,9 @@ impl Run {
         faults.heal(cluster);
         let nodes = cluster.nodes.len();
         let lost = (0..nodes).find(|node| cluster.nodes[*node].wiped);
-        *core = if everybody || lost.is_some() {
+        // A node with rot needs the others to mend it, so nobody else may be away for good.
+        let rotten = cluster.nodes.iter().any(|seat| seat.rotten);
+        *core = if everybody || rotten || lost.is_some() {
             (0..nodes).filter(|node| Some(*node) != lost).collect()
         } else {
             random.some(nodes / 2 + 1, nodes)
