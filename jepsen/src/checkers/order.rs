@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(checks(&look(&sends)), ["send-order"]);
         let mut homes = sent();
         let moved = Place { topic: 0, queue: 1, offset: 0 };
-        homes.history.operations[2].outcome = Outcome::Ok(Answer::Sent(moved));
+        homes.history.operations[3].outcome = Outcome::Ok(Answer::Sent(moved));
         assert_eq!(checks(&look(&homes)), ["home"]);
     }
 
