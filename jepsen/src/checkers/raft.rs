@@ -173,7 +173,9 @@ impl RaftChecker {
                 }
                 let has = entry(index);
                 let purged = look.first.is_some_and(|first| index < first);
-                if has != Some(mark) && !purged {
+                // It is there, but cannot be read: rot.
+                let unreadable = has.is_none() && look.last >= Some(index);
+                if has != Some(mark) && !purged && !unreadable {
                     let term = look.term;
                     let what = format!(
                         "node {node} leads term {term}: its entry {index} is {has:?}, committed \
