@@ -34,7 +34,7 @@ const SECOND: Micros = 1_000_000;
 /// A whole group must have found its leader and the same entry within this after the healing.
 const CONVERGE: Micros = 30 * SECOND;
 /// Consumers must have taken everything within this.
-const DRAIN: Micros = 60 * SECOND;
+const DRAIN: Micros = 120 * SECOND;
 /// A node that ended with an excuse is started again after this at the latest.
 const START_AGAIN: Micros = 2 * SECOND;
 

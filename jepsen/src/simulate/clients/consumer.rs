@@ -31,7 +31,7 @@ pub(super) async fn run(clients: Clients, consumer: u32, group: u32) {
     let mut turn = consumer.id;
     loop {
         let draining = consumer.clients.is_draining();
-        let pause = if draining { 20 } else { consumer.random.between(1, 300) };
+        let pause = if draining { 5 } else { consumer.random.between(1, 300) };
         sleep(Duration::from_millis(pause)).await;
         turn = turn.wrapping_add(1);
         consumer.round(turn % topics, draining).await;
@@ -86,13 +86,19 @@ impl Consumer {
     }
 
     async fn receive(&self, topic: u32, invisible: u64, wants: Wanted) -> Option<Vec<Delivered>> {
-        let poll = Duration::from_millis(self.random.between(0, 1_000));
+        // A drain has no time to wait where nothing is.
+        let (poll, batch) = if self.clients.is_draining() {
+            (20, 32)
+        } else {
+            (self.random.between(0, 1_000), self.random.between(1, 17))
+        };
+        let poll = Duration::from_millis(poll);
         let request = ReceiveRequest {
             topic: topic_name(topic),
             group: group_name(self.group),
             client: ClientId::new(&format!("consumer-{}", self.id)).expect("the name is one"),
             filter: wants.filter().to_owned(),
-            batch: u32::try_from(self.random.between(1, 17)).unwrap_or(1),
+            batch: u32::try_from(batch).unwrap_or(1),
             invisible: Millis::new(invisible),
             auto_renew: false,
             attempt_id: None,
