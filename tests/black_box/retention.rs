@@ -140,10 +140,11 @@ async fn old_messages_leave_and_those_under_way_stay() {
     let all: Vec<u64> = samples.iter().map(|bytes| mib(*bytes)).collect();
     println!("retention: node 1 used {all:?} MiB while {sent} messages came");
 
-    // Flat: what comes and goes is whole segments, of which one is filled, one is a spare.
+    // Flat: what comes and goes is whole segments, of which one is filled, one is a spare, and one is
+    // on its way out; and the states at marks, which grow until the memory of sent ids is full.
     let segment: u64 = form.segment.trim_end_matches("MiB").parse::<u64>().unwrap() << 20;
     assert!(samples.len() >= 5, "too few samples to say anything: {samples:?}");
-    assert!(most - least <= 3 * segment, "{all:?} MiB is not flat");
+    assert!(most - least <= 4 * segment, "{all:?} MiB is not flat");
     let kept = form.keep.as_secs() * form.bytes_per_second as u64;
     assert!(*most < 2 * kept + 8 * segment, "{} MiB for {} kept", mib(*most), mib(kept));
 
