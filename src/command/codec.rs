@@ -28,7 +28,8 @@ pub use self::fields::{Reader, Writer};
 pub(super) use self::reply::{decode as decode_reply, encode as encode_reply};
 
 /// The newest version of a command, its first byte, that this program reads and writes. Version 2
-/// came with retention, 3 with the kinds of messages; what was there before is still written as version 1, so that a replica of
+/// came with retention, 3 with the kinds of messages; what was there before is still written as
+/// version 1, so that a replica of
 /// an older program stops only at what it cannot know.
 pub const COMMAND_VERSION: u8 = 3;
 const FIRST_VERSION: u8 = 1;

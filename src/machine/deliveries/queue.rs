@@ -6,8 +6,8 @@
 //! ```
 //! Below `next` an offset is *free* (passed by, still to be handed out), *pending* (handed out at
 //! least once, not acknowledged) or, when neither knows it, *done*: acknowledged, skipped, dead or
-//! expired by retention, of which the last two are counted. So memory is in proportion to holes and to what is
-//! under way, never to what is done.
+//! expired by retention, of which the last two are counted. So memory is in proportion to holes and
+//! to what is under way, never to what is done.
 
 use std::collections::{BTreeMap, BTreeSet};
 
