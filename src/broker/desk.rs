@@ -15,6 +15,7 @@ use crate::base::{GroupId, QueueId, QueueOffset, TopicId};
 use crate::command::{Grant, Order, Skip, Take, Unit};
 use crate::filter::TagFilter;
 use crate::machine::{PENDING_PER_QUEUE_MAX, QueueView, State, VIEW_MAX};
+use crate::message::MessageKind;
 
 /// Units read from a queue at a time.
 const SCAN_CHUNK: usize = 256;
@@ -208,8 +209,13 @@ impl Desk {
             found.more = true;
             return Ok(found);
         }
+        let urgent_first = takes_priorities(state, wish.topic);
         for step in 0..wish.queues {
-            let queue = QueueId::new((self.turn.wrapping_add(step)) % wish.queues);
+            let queue = if urgent_first {
+                QueueId::new(wish.queues - 1 - step)
+            } else {
+                QueueId::new((self.turn.wrapping_add(step)) % wish.queues)
+            };
             let unwanted = self.unwanted.entry(queue).or_default();
             let mut scan = Scan {
                 state,
@@ -335,6 +341,11 @@ fn take_skips(runs: &mut BTreeMap<QueueOffset, QueueOffset>, left: &mut usize) -
         skips.push(Skip { from, to });
     }
     skips
+}
+
+/// The queues of such a topic are its priorities, the last one the most urgent.
+fn takes_priorities(state: &State, topic: TopicId) -> bool {
+    state.topic_by_id(topic).is_some_and(|topic| topic.kinds.contains(&MessageKind::Priority))
 }
 
 fn nobody_wants(live: &[Option<TagFilter>], unit: Unit) -> bool {

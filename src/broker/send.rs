@@ -83,7 +83,8 @@ impl Inner {
         }
     }
 
-    /// A message group has its queue; all others of one request stay together in one.
+    /// A message group has its queue, and so has a priority: the highest ones share the last queue.
+    /// All others of one request stay together in one.
     fn target(&self, request: &SendRequest) -> Result<Target, SendError> {
         self.group.read(|state| {
             let topic = state
@@ -95,9 +96,13 @@ impl Inner {
             }
             let turn = self.turn.fetch_add(1, Ordering::Relaxed);
             let any = QueueId::new(turn % topic.queues);
-            let queue = |message: &Message| match group_hash(message.message_group.as_deref()) {
-                0 => any,
-                group => topic.home(group),
+            let queue = |message: &Message| match (
+                group_hash(message.message_group.as_deref()),
+                message.priority,
+            ) {
+                (0, None) => any,
+                (0, Some(priority)) => QueueId::new(priority.min(topic.queues - 1)),
+                (group, _) => topic.home(group),
             };
             Ok(Target { topic: topic.id, queues: request.messages.iter().map(queue).collect() })
         })
@@ -148,7 +153,9 @@ fn check_kind(
         return Err(KindConflict { topic: topic.clone(), kind, takes }.into());
     }
     match kind {
-        MessageKind::Normal | MessageKind::Fifo | MessageKind::Delay => Ok(()),
-        _ => Err(KindNotYet { kind }.into()),
+        MessageKind::Normal | MessageKind::Fifo | MessageKind::Delay | MessageKind::Priority => {
+            Ok(())
+        }
+        MessageKind::Transaction => Err(KindNotYet { kind }.into()),
     }
 }

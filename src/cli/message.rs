@@ -10,7 +10,7 @@ use futures::StreamExt;
 use serde::Serialize;
 
 use crate::base::{GroupName, TopicName};
-use crate::client::{Draft, Producer, Received, SentMessage, SimpleConsumer, Take};
+use crate::client::{Draft, PRIORITY_MAX, Producer, Received, SentMessage, SimpleConsumer, Take};
 
 use super::Ask;
 use super::delayed::{Recall, Reschedule, When};
@@ -53,6 +53,10 @@ pub(super) struct Send {
     /// Messages of one message group come in the order in which they were sent; for fifo topics.
     #[arg(long, value_name = "GROUP")]
     message_group: Option<String>,
+    /// What is higher goes first; for priority topics.
+    #[arg(long, value_name = "N", conflicts_with = "message_group")]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=i64::from(PRIORITY_MAX)))]
+    priority: Option<u32>,
     /// Send the same content so many times, one request each, several of them under way at a time.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -123,6 +127,7 @@ impl Send {
         };
         let draft = Draft {
             message_group: self.message_group,
+            priority: self.priority,
             tag: self.tag,
             keys: self.keys,
             properties: self.properties,
@@ -258,6 +263,7 @@ mod tests {
             topic: "t".into(),
             tag: None,
             message_group: None,
+            priority: None,
             keys: vec![],
             properties: std::collections::BTreeMap::new(),
             body: Bytes::from_static(b"text"),

@@ -81,6 +81,7 @@ pub(super) enum Kind {
     Fifo,
     Delay,
     Transaction,
+    Priority,
 }
 
 impl Kind {
@@ -90,6 +91,7 @@ impl Kind {
             Self::Fifo => "fifo",
             Self::Delay => "delay",
             Self::Transaction => "transaction",
+            Self::Priority => "priority",
         }
     }
 }

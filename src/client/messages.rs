@@ -237,6 +237,7 @@ pub(super) fn message(draft: &Draft) -> v2::Message {
             body_encoding: v2::Encoding::Identity.into(),
             message_type: kind(draft).into(),
             message_group: draft.message_group.clone(),
+            priority: draft.priority.map(|number| i32::try_from(number).unwrap_or(i32::MAX)),
             born_timestamp: Some(now.into()),
             born_host: "raftmq".to_owned(),
             ..Default::default()
@@ -246,9 +247,10 @@ pub(super) fn message(draft: &Draft) -> v2::Message {
 }
 
 fn kind(draft: &Draft) -> v2::MessageType {
-    match draft.message_group {
-        Some(_) => v2::MessageType::Fifo,
-        None => v2::MessageType::Normal,
+    match (&draft.message_group, draft.priority) {
+        (Some(_), _) => v2::MessageType::Fifo,
+        (None, Some(_)) => v2::MessageType::Priority,
+        (None, None) => v2::MessageType::Normal,
     }
 }
 
@@ -265,6 +267,7 @@ fn received(message: v2::Message) -> Result<Received, ClientError> {
         topic: message.topic.unwrap_or_default().name,
         tag: system.tag,
         message_group: system.message_group,
+        priority: system.priority.and_then(|number| u32::try_from(number).ok()),
         keys: system.keys,
         properties: message.user_properties.into_iter().collect(),
         body: message.body,

@@ -27,6 +27,7 @@ use tonic::{Request, Status};
 use crate::wire::raftmq::admin_client::AdminClient;
 use crate::wire::rocketmq::messaging_service_client::MessagingServiceClient;
 
+pub use crate::message::PRIORITY_MAX;
 pub use error::ClientError;
 pub use producer::Producer;
 pub use push_consumer::{PushConsumer, Pushed};

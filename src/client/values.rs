@@ -19,6 +19,8 @@ pub struct Draft {
     pub properties: Vec<(String, String)>,
     /// Messages of one message group come in the order in which they were sent.
     pub message_group: Option<String>,
+    /// From 0 to 2147483647; what is higher goes first, in topics that take priorities.
+    pub priority: Option<u32>,
 }
 
 impl Draft {
@@ -31,6 +33,7 @@ impl Draft {
             keys: Vec::new(),
             properties: Vec::new(),
             message_group: None,
+            priority: None,
         }
     }
 }
@@ -83,6 +86,8 @@ pub struct Received {
     pub topic: String,
     pub tag: Option<String>,
     pub message_group: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
     pub keys: Vec<String>,
     pub properties: BTreeMap<String, String>,
     #[serde(skip)]

@@ -12,7 +12,7 @@ use crate::base::{
 use crate::message::{MessageIdHash, MessageKind};
 
 fn kind() -> impl Strategy<Value = MessageKind> {
-    (1u8..=4).prop_map(|byte| MessageKind::from_byte(byte).unwrap())
+    (1u8..=5).prop_map(|byte| MessageKind::from_byte(byte).unwrap())
 }
 
 fn client() -> impl Strategy<Value = ClientId> {

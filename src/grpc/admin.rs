@@ -258,17 +258,16 @@ pub(super) fn page(limit: u32) -> usize {
 }
 
 fn kinds(names: &[String]) -> Result<Vec<MessageKind>, Status> {
-    const ALL: [MessageKind; 4] =
-        [MessageKind::Normal, MessageKind::Fifo, MessageKind::Delay, MessageKind::Transaction];
     if names.is_empty() {
         return Ok(vec![MessageKind::Normal]);
     }
     let mut kinds = Vec::new();
     for name in names {
-        let kind = ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            let all = ALL.map(MessageKind::name).join(", ");
-            Status::invalid_argument(format!("the message kind is {name:?}; there are {all}"))
-        })?;
+        let kind =
+            MessageKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+                let all = MessageKind::ALL.map(MessageKind::name).join(", ");
+                Status::invalid_argument(format!("the message kind is {name:?}; there are {all}"))
+            })?;
         if !kinds.contains(&kind) {
             kinds.push(kind);
         }

@@ -35,7 +35,7 @@ pub(super) fn asked(system: Option<&v2::SystemProperties>) -> Asked {
     } else if set(&system.message_group) {
         Asked::Kind(MessageKind::Fifo)
     } else if system.priority.is_some() {
-        Asked::Foreign("priority")
+        Asked::Kind(MessageKind::Priority)
     } else if set(&system.lite_topic) {
         Asked::Foreign("lite")
     } else {
@@ -54,6 +54,9 @@ pub(super) fn message(
     let set = |text: Option<String>| text.filter(|text| !text.is_empty());
     let deliver_at = system.delivery_timestamp.as_ref().filter(|_| kind == MessageKind::Delay);
     let deliver_at = deliver_at.map(utc_millis);
+    let priority = system.priority.filter(|_| kind == MessageKind::Priority);
+    let priority =
+        priority.map(|number| u32::try_from(number).expect("limits refuse negative ones"));
     let mut properties: Vec<_> = message.user_properties.into_iter().collect();
     properties.sort();
     Ok(Message {
@@ -70,6 +73,7 @@ pub(super) fn message(
         born_host: set(Some(system.born_host)).unwrap_or_else(|| peer.to_string()),
         trace_context: set(system.trace_context),
         deliver_at,
+        priority,
     })
 }
 
@@ -109,6 +113,7 @@ pub(super) fn delivered(delivered: Delivered, topic: v2::Resource) -> v2::Messag
         message_group: message.message_group,
         trace_context: message.trace_context,
         delivery_timestamp: message.deliver_at.map(timestamp),
+        priority: message.priority.map(|number| i32::try_from(number).unwrap_or(i32::MAX)),
         ..v2::SystemProperties::default()
     };
     v2::Message {
@@ -135,6 +140,7 @@ pub(super) const fn message_type(kind: MessageKind) -> v2::MessageType {
         MessageKind::Fifo => v2::MessageType::Fifo,
         MessageKind::Delay => v2::MessageType::Delay,
         MessageKind::Transaction => v2::MessageType::Transaction,
+        MessageKind::Priority => v2::MessageType::Priority,
     }
 }
 
@@ -146,9 +152,10 @@ pub(super) fn accepted(kinds: &[MessageKind]) -> Vec<i32> {
 
 /// What a peer says that a topic takes; numbers that stand for nothing are passed over.
 pub(super) fn kinds(accepted: &[i32]) -> Vec<MessageKind> {
-    const ALL: [MessageKind; 4] =
-        [MessageKind::Normal, MessageKind::Fifo, MessageKind::Delay, MessageKind::Transaction];
-    ALL.into_iter().filter(|kind| accepted.contains(&message_type(*kind).into())).collect()
+    MessageKind::ALL
+        .into_iter()
+        .filter(|kind| accepted.contains(&message_type(*kind).into()))
+        .collect()
 }
 
 /// A node as clients see it: a broker of its own name with id 0 and exactly one address.
@@ -230,11 +237,12 @@ mod tests {
                 born_host: "host".into(),
                 trace_context: Some("00-ab".into()),
                 delivery_attempt: Some(99),
+                priority: Some(7),
                 ..Default::default()
             }),
         };
         let topic = TopicName::new("t").unwrap();
-        let message = message(published.clone(), &topic, MessageKind::Normal, peer()).unwrap();
+        let message = message(published.clone(), &topic, MessageKind::Priority, peer()).unwrap();
         assert_eq!(message.properties[0].0, "a", "properties are sorted");
         assert_eq!(message.born, UtcMillis::new(7005));
         let handed_out = Delivered {
@@ -260,7 +268,8 @@ mod tests {
         assert_eq!(after.born_host, before.born_host);
         assert_eq!(after.trace_context, before.trace_context);
         assert_eq!(after.message_group, None);
-        assert_eq!(after.message_type, i32::from(v2::MessageType::Normal));
+        assert_eq!(after.message_type, i32::from(v2::MessageType::Priority));
+        assert_eq!(after.priority, before.priority);
         assert_eq!(after.delivery_attempt, Some(2), "what the producer said is not kept");
         assert_eq!((after.queue_id, after.queue_offset), (3, Some(4)));
         assert_eq!(after.receipt_handle.as_deref(), Some("handle"));
@@ -307,7 +316,7 @@ mod tests {
             }),
             Asked::Kind(MessageKind::Transaction)
         );
-        assert_eq!(kind(|s| s.priority = Some(0)), Asked::Foreign("priority"));
+        assert_eq!(kind(|s| s.priority = Some(0)), Asked::Kind(MessageKind::Priority));
         assert_eq!(kind(|s| s.lite_topic = Some("l".into())), Asked::Foreign("lite"));
         assert_eq!(
             kind(|s| s.message_type = v2::MessageType::Fifo.into()),

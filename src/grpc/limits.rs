@@ -86,6 +86,9 @@ pub(super) fn message(message: &v2::Message) -> Result<(), Refused> {
     if let Some(at) = &system.delivery_timestamp {
         delivery_timestamp(at)?;
     }
+    if let Some(number) = system.priority {
+        priority(number)?;
+    }
     if let Some(duration) = &system.orphaned_transaction_recovery_duration
         && system.message_type == i32::from(v2::MessageType::Transaction)
     {
@@ -185,6 +188,14 @@ fn delivery_timestamp(at: &prost_types::Timestamp) -> Result<(), Refused> {
         )));
     }
     Ok(())
+}
+
+fn priority(number: i32) -> Result<(), Refused> {
+    if number >= 0 {
+        return Ok(());
+    }
+    let text = format!("the priority is {number}; 0 to {} are allowed", i32::MAX);
+    Err(Refused::new(Code::BadRequest, text))
 }
 
 fn recovery_duration(duration: &prost_types::Duration) -> Result<(), Refused> {

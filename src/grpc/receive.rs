@@ -274,6 +274,7 @@ mod tests {
             born_host: "h".into(),
             trace_context: None,
             deliver_at: None,
+            priority: None,
         };
         let one = |offset| Delivered {
             message: message.clone(),

@@ -143,6 +143,7 @@ mod tests {
             born_host: "h".into(),
             trace_context: None,
             deliver_at: None,
+            priority: None,
         }
     }
 

@@ -13,15 +13,21 @@ pub enum MessageKind {
     Fifo = 2,
     Delay = 3,
     Transaction = 4,
+    Priority = 5,
 }
 
 impl MessageKind {
+    /// In the order of their numbers.
+    pub const ALL: [Self; 5] =
+        [Self::Normal, Self::Fifo, Self::Delay, Self::Transaction, Self::Priority];
+
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             1 => Some(Self::Normal),
             2 => Some(Self::Fifo),
             3 => Some(Self::Delay),
             4 => Some(Self::Transaction),
+            5 => Some(Self::Priority),
             _ => None,
         }
     }
@@ -36,6 +42,7 @@ impl MessageKind {
             Self::Fifo => "fifo",
             Self::Delay => "delay",
             Self::Transaction => "transaction",
+            Self::Priority => "priority",
         }
     }
 }
@@ -67,4 +74,9 @@ pub struct Message {
     pub trace_context: Option<String>,
     /// Not before this, where the producer said so.
     pub deliver_at: Option<UtcMillis>,
+    /// What is higher goes first, from 0 to [`PRIORITY_MAX`]; in topics that take priorities.
+    pub priority: Option<u32>,
 }
+
+/// The largest priority: a signed number in the protocol.
+pub const PRIORITY_MAX: u32 = i32::MAX.unsigned_abs();

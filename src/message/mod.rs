@@ -14,7 +14,7 @@ mod properties;
 mod proptests;
 mod record;
 
-pub use content::{BodyEncoding, Message, MessageKind};
+pub use content::{BodyEncoding, Message, MessageKind, PRIORITY_MAX};
 pub use flags::SysFlag;
 pub use hash::{MessageIdHash, body_crc, group_hash, tag_hash};
 pub use properties::{PropertiesError, RESERVED_PROPERTY_NAMES};

@@ -6,7 +6,7 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::{Message, MessageKind};
+use super::{Message, MessageKind, PRIORITY_MAX};
 use crate::base::UtcMillis;
 
 const NAME_END: char = '\u{1}';
@@ -24,6 +24,7 @@ const TRACE_CONTEXT: &str = "TRACE_CONTEXT";
 const HALF_MESSAGE: &str = "TRAN_MSG";
 /// When a delayed message becomes visible, in milliseconds since 1970.
 const DELIVER_AT: &str = "TIMER_DELIVER_MS";
+const PRIORITY: &str = "_SYS_MSG_PRIORITY_";
 /// Ours: the kind by name, of messages that are not normal.
 const KIND: &str = "__KIND";
 /// Ours: the length of each key in bytes, comma between, where splitting [`KEYS`] at its spaces
@@ -41,6 +42,7 @@ pub const RESERVED_PROPERTY_NAMES: [&str; 61] = [
     TRACE_CONTEXT,
     HALF_MESSAGE,
     DELIVER_AT,
+    PRIORITY,
     KIND,
     KEY_LENGTHS,
     "TRACE_ON",
@@ -92,7 +94,6 @@ pub const RESERVED_PROPERTY_NAMES: [&str; 61] = [
     "TRANSACTION_CHECK_TIMES",
     "CHECK_IMMUNITY_TIME_IN_SECONDS",
     "__CRC32#",
-    "_SYS_MSG_PRIORITY_",
     "__LITE_TOPIC",
 ];
 
@@ -113,6 +114,8 @@ pub enum PropertiesError {
     Kind { found: String },
     #[error("the property TIMER_DELIVER_MS is {found:?}, which is no number of milliseconds")]
     DeliverAt { found: String },
+    #[error("the property _SYS_MSG_PRIORITY_ is {found:?}; it goes from 0 to {PRIORITY_MAX}")]
+    Priority { found: String },
     #[error("the property __KEYLENGTHS is {lengths:?}, which does not fit the keys {keys:?}")]
     KeyLengths { lengths: String, keys: String },
 }
@@ -128,6 +131,7 @@ pub(super) struct Properties {
     pub(super) born_host: Option<String>,
     pub(super) trace_context: Option<String>,
     pub(super) deliver_at: Option<UtcMillis>,
+    pub(super) priority: Option<u32>,
     pub(super) user: Vec<(String, String)>,
 }
 
@@ -148,6 +152,8 @@ pub(super) fn write(message: &Message, out: &mut BytesMut) -> Result<u16, Proper
     put_some(out, TRACE_CONTEXT, message.trace_context.as_deref())?;
     let deliver_at = message.deliver_at.map(|at| at.get().to_string());
     put_some(out, DELIVER_AT, deliver_at.as_deref())?;
+    let priority = message.priority.map(|priority| priority.to_string());
+    put_some(out, PRIORITY, priority.as_deref())?;
     for (name, value) in &message.properties {
         if RESERVED_PROPERTY_NAMES.contains(&name.as_str()) {
             return Err(PropertiesError::Reserved { name: name.clone() });
@@ -187,6 +193,7 @@ struct Found<'text> {
     born_host: Option<&'text str>,
     trace_context: Option<&'text str>,
     deliver_at: Option<&'text str>,
+    priority: Option<&'text str>,
     user: Vec<(String, String)>,
 }
 
@@ -203,6 +210,7 @@ impl<'text> Found<'text> {
             BORN_HOST => self.born_host = Some(value),
             TRACE_CONTEXT => self.trace_context = Some(value),
             DELIVER_AT => self.deliver_at = Some(value),
+            PRIORITY => self.priority = Some(value),
             name if RESERVED_PROPERTY_NAMES.contains(&name) => {}
             name => self.user.push((name.to_owned(), value.to_owned())),
         }
@@ -220,16 +228,15 @@ impl<'text> Found<'text> {
             born_host: owned(self.born_host),
             trace_context: owned(self.trace_context),
             deliver_at: self.deliver_at.map(deliver_at).transpose()?,
+            priority: self.priority.map(priority).transpose()?,
             user: self.user,
         })
     }
 
     /// Our own word if it is there, else what RocketMQ's proxy concludes.
     fn kind(&self) -> Result<MessageKind, PropertiesError> {
-        const KINDS: [MessageKind; 4] =
-            [MessageKind::Normal, MessageKind::Fifo, MessageKind::Delay, MessageKind::Transaction];
         match self.kind {
-            Some(name) => KINDS
+            Some(name) => MessageKind::ALL
                 .into_iter()
                 .find(|kind| kind.name() == name)
                 .ok_or_else(|| PropertiesError::Kind { found: name.to_owned() }),
@@ -242,6 +249,11 @@ impl<'text> Found<'text> {
 fn deliver_at(text: &str) -> Result<UtcMillis, PropertiesError> {
     let at = text.parse().map(UtcMillis::new);
     at.map_err(|_| PropertiesError::DeliverAt { found: text.to_owned() })
+}
+
+fn priority(text: &str) -> Result<u32, PropertiesError> {
+    let known = text.parse().ok().filter(|priority| *priority <= PRIORITY_MAX);
+    known.ok_or_else(|| PropertiesError::Priority { found: text.to_owned() })
 }
 
 fn put(out: &mut BytesMut, name: &str, value: &str) -> Result<(), PropertiesError> {

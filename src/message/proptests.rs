@@ -21,8 +21,8 @@ fn message() -> impl Strategy<Value = Message> {
         btree_map(text(), text(), 0..6),
         vec(any::<u8>(), 0..100),
     );
-    let rest = (any::<u64>(), prop_oneof![text(), Just("10.0.0.1:5".to_owned())], 1u8..=4);
-    let late = any::<Option<u64>>();
+    let rest = (any::<u64>(), prop_oneof![text(), Just("10.0.0.1:5".to_owned())], 1u8..=5);
+    let late = (any::<Option<u64>>(), prop::option::of(0..=PRIORITY_MAX));
     (names, lists, rest, any::<bool>(), prop::option::of(text()), late).prop_map(
         |(
             (topic, message_id, tag, message_group),
@@ -30,7 +30,7 @@ fn message() -> impl Strategy<Value = Message> {
             (born, born_host, kind),
             gzip,
             trace_context,
-            deliver_at,
+            (deliver_at, priority),
         )| Message {
             topic: TopicName::new(&topic).unwrap(),
             body: body.into(),
@@ -45,6 +45,7 @@ fn message() -> impl Strategy<Value = Message> {
             born_host,
             trace_context,
             deliver_at: deliver_at.map(UtcMillis::new),
+            priority,
         },
     )
 }

@@ -164,6 +164,7 @@ pub fn decode_record(bytes: &Bytes) -> Result<StoredMessage, RecordError> {
         born_host: properties.born_host.unwrap_or_else(|| born_address.to_string()),
         trace_context: properties.trace_context,
         deliver_at: properties.deliver_at,
+        priority: properties.priority,
     };
     Ok(StoredMessage {
         message,

@@ -214,7 +214,7 @@ async fn times_and_kinds_of_a_message_follow_the_rules() {
     check("a recovery after more than an hour", &answer, Code::BadRequest, &["3600", "3601"]);
 
     // A topic of normal messages takes no other kind.
-    let kinds: [(&str, Change); 3] = [
+    let kinds: [(&str, Change); 4] = [
         ("fifo", |p| {
             p.message_type = MessageType::Fifo.into();
             p.message_group = Some("g".to_owned());
@@ -224,6 +224,7 @@ async fn times_and_kinds_of_a_message_follow_the_rules() {
             p.delivery_timestamp = Some(now());
         }),
         ("transaction", |p| p.message_type = MessageType::Transaction.into()),
+        ("priority", |p| p.priority = Some(3)),
     ];
     for (kind, change) in kinds {
         let answer = send_with(&mut raw, change).await;
@@ -231,7 +232,6 @@ async fn times_and_kinds_of_a_message_follow_the_rules() {
     }
     for (what, change) in [
         ("a lite topic", (|p| p.lite_topic = Some("lite".to_owned())) as Change),
-        ("a priority", |p| p.priority = Some(3)),
         ("a negative priority", |p| p.priority = Some(-1)),
         ("an unknown kind", |p| p.message_type = 99),
         ("an unknown encoding", |p| p.body_encoding = 99),

@@ -26,6 +26,7 @@ mod malformed;
 mod membership;
 mod name_server;
 mod polls;
+mod priority;
 mod ordered;
 mod overload;
 mod proto_descriptor;

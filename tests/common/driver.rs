@@ -21,13 +21,14 @@
 //!   tries to recall the last, once.
 //!
 //! With `lines`, message n belongs to the message group `line-(n mod lines)`, and `send` repeats it
-//! until it is taken, for the sake of its order; with `delay_ms` it is due so much after it was made.
+//! until it is taken, for the sake of its order; with `delay_ms` it is due so much after it was made;
+//! with `priorities`, where the client knows them, it has priority 1 + (n mod priorities).
 //!
 //! Lines have `event` and `at_ms` (since 1970):
 //! - `started`
 //! - `sent`: `id`, `number`, `from_ms`, `due_ms` (0: at once): the client has a receipt.
 //! - `received`: `id`, `attempt`, `asked_ms` (start of the call that brought it), `body` (hex),
-//!   `tag`, `keys` (sorted), `properties`, `corrupted`
+//!   `tag`, `keys` (sorted), `properties`, `corrupted`, `priority` (of clients that know it)
 //! - `hidden`, `acked`: `id`, `attempt`: the client was told OK.
 //! - `asked`: `id`, `said` (`commit`, `rollback`, `unknown`): the checker was asked.
 //! - `ended`: `id`: the end of its transaction was answered OK.
@@ -65,6 +66,7 @@ pub(crate) struct Task<'a> {
     pub(crate) hide_ms: u64,
     pub(crate) lines: u64,
     pub(crate) delay_ms: u64,
+    pub(crate) priorities: u64,
     pub(crate) outcomes: &'a str,
     /// What waits for it does not wait without.
     pub(crate) gate: Option<&'a Path>,
@@ -85,6 +87,7 @@ impl<'a> Task<'a> {
             hide_ms: 0,
             lines: 0,
             delay_ms: 0,
+            priorities: 0,
             outcomes: "",
             gate: None,
             tls: None,
@@ -108,6 +111,7 @@ impl<'a> Task<'a> {
             "hide_ms": self.hide_ms,
             "lines": self.lines,
             "delay_ms": self.delay_ms,
+            "priorities": self.priorities,
             "outcomes": self.outcomes,
             "gate": self.gate.map_or("", |gate| gate.to_str().unwrap()),
         });

@@ -36,6 +36,11 @@ impl Bench {
         Self::with_rule(queues, live, (OrderRule::default(), vec![MessageKind::Normal]))
     }
 
+    /// A topic whose queues are priorities.
+    fn with_priorities(queues: u32) -> Self {
+        Self::with_rule(queues, &["*"], (OrderRule::default(), vec![MessageKind::Priority]))
+    }
+
     fn with_rule(queues: u32, live: &[&str], (rule, kinds): (OrderRule, Vec<MessageKind>)) -> Self {
         let env = Sim::new(3).env();
         env.disk.create_dir_all(Path::new("/node")).unwrap();
@@ -180,6 +185,27 @@ fn every_queue_gets_its_turn() {
     }
     let queues: Vec<u32> = (0..6).map(|_| bench.find("*", 1).takes[0].queue.get()).collect();
     assert_eq!(queues, [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn the_most_urgent_queue_goes_first_redeliveries_among_its_own() {
+    let mut bench = Bench::with_priorities(3);
+    for queue in 0..3 {
+        bench.publish(queue, "a", 2);
+    }
+    let place = |take: &Take| (take.queue.get(), take.grants.len());
+    let places = |found: &Found| found.takes.iter().map(place).collect::<Vec<_>>();
+    let found = bench.find("*", 3);
+    assert_eq!(places(&found), [(2, 2), (1, 1)]);
+    assert_eq!(bench.check_out("c", &found, Millis::from_secs(10)), 3);
+    assert_eq!(places(&bench.find("*", 1)), [(1, 1)]);
+    bench.desk = Desk::default();
+    bench.expire();
+    // The two that come again are the most urgent, and what came meanwhile stands behind them.
+    bench.publish(2, "a", 1);
+    let found = bench.find("*", 9);
+    assert_eq!(places(&found), [(2, 3), (1, 2), (0, 2)]);
+    assert_eq!(offsets(&found)[..3], [0, 1, 2]);
 }
 
 #[test]

@@ -210,6 +210,7 @@ mod tests {
                 born_host: String::new(),
                 trace_context: None,
                 deliver_at: None,
+                priority: None,
             },
             queue: QueueId::new(0),
             prepared: UtcMillis::ZERO,

@@ -150,6 +150,14 @@ fn a_delivery_timestamp_is_a_timestamp() {
 }
 
 #[test]
+fn a_priority_is_not_negative() {
+    let with = |priority| refused(|_, system| system.priority = Some(priority));
+    expect(with(0), Code::Ok, &[]);
+    expect(with(i32::MAX), Code::Ok, &[]);
+    expect(with(-1), Code::BadRequest, &["-1", "0 to 2147483647"]);
+}
+
+#[test]
 fn recovery_durations_matter_to_transactions_only() {
     let after = |seconds, kind: v2::MessageType| {
         refused(|_, system| {

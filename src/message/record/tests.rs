@@ -32,6 +32,7 @@ fn message() -> Message {
         born_host: "10.0.0.1:5000".to_owned(),
         trace_context: Some("t".to_owned()),
         deliver_at: None,
+        priority: None,
     }
 }
 

@@ -186,6 +186,7 @@ fn item(topic: &TopicName, size: usize) -> Result<PublishItem, String> {
         born_host: "127.0.0.1:0".to_owned(),
         trace_context: None,
         deliver_at: None,
+        priority: None,
     };
     let host = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0);
     let record = encode_record(&message, host).map_err(|error| error.to_string())?;

@@ -81,6 +81,7 @@ function messageOf(number, laterMs = 0) {
       [ 'a=b', ' spaced; "quoted" \\ ' ],
     ]),
     ...config.lines && { messageGroup: `line-${number % config.lines}` },
+    ...config.priorities && { priority: 1 + number % config.priorities },
     ...config.delay_ms && { deliveryTimestamp: new Date(Date.now() + config.delay_ms + laterMs) },
   };
 }
@@ -96,6 +97,7 @@ function noteReceived(message, askedMs) {
     properties: Object.fromEntries(message.properties),
     // The client sets it only when it is true.
     corrupted: message.corrupted === true,
+    priority: message.priority,
   });
 }
 

@@ -83,6 +83,8 @@ def message_of(number, later_ms=0):
     message.add_property("a=b", " spaced; \"quoted\" \\ ")
     if config["lines"]:
         message.message_group = f"line-{number % config['lines']}"
+    if config["priorities"]:
+        message.priority = 1 + number % config["priorities"]
     if config["delay_ms"]:
         # The client sends whole seconds.
         message.delivery_timestamp = -(-(now_ms() + config["delay_ms"] + later_ms) // 1000)
@@ -100,6 +102,7 @@ def note_received(message, asked_ms):
         keys=sorted(message.keys),
         properties=message.properties,
         corrupted=message.corrupted,
+        priority=message.priority,
     )
 
 

@@ -82,6 +82,7 @@ pub(super) fn message(topic: u32, value: Value, len: u64, tagged: bool) -> Messa
         born_host: "127.0.0.1:1".to_owned(),
         trace_context: None,
         deliver_at: None,
+        priority: None,
     }
 }
 

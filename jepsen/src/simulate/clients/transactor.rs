@@ -148,6 +148,7 @@ impl Transactor {
             born_host: "127.0.0.1:1".to_owned(),
             trace_context: None,
             deliver_at: None,
+            priority: None,
         }
     }
 
