@@ -1,6 +1,9 @@
 //! The leader's part of retention: it decides how far the log's front may move, and takes the
 //! steps to it. The stamps of entries decide, compared with the leader's clock (rule R25 bounds it).
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,6 +15,7 @@ use crate::broker::Replica;
 use crate::command::{Command, Relocation, Reply, Retention, Trim, Unit};
 use crate::commit_log::ReadError;
 use crate::machine::{Front, Mark, State};
+use crate::raft::Pressure;
 
 /// How often the leader looks whether something has become old.
 const LOOK: Duration = Duration::from_secs(1);
@@ -58,6 +62,7 @@ fn count_expired(replica: &Replica) {
 }
 
 /// What is to be done next.
+#[derive(Debug)]
 enum Next {
     Nothing,
     Propose(Command),
@@ -80,6 +85,7 @@ async fn step(replica: &Replica, trimmed: &mut Trimmed) {
             Command::Trim(trim) => Some(*trim),
             _ => None,
         };
+        let relocates = matches!(command, Command::Relocate(_));
         match replica.group.propose(command, replica.default_deadline()).await {
             Ok(Reply::Done) => {}
             // Looked at anew in the next round, on the state as it is then.
@@ -88,6 +94,10 @@ async fn step(replica: &Replica, trimmed: &mut Trimmed) {
         }
         if let Some(Trim { topic, mark }) = trim {
             trimmed.insert(topic, mark);
+        }
+        // What is left is known by the last look only: on a full disk one at a time.
+        if relocates && replica.group.health().pressure == Pressure::All {
+            return;
         }
     }
 }
@@ -100,11 +110,11 @@ fn next(state: &State, wanted: Retention, now: UtcMillis, trimmed: &Trimmed) -> 
         return Next::Propose(Command::Trim(trim));
     }
     let (intent, floor) = (state.purge_intent(), state.floor());
-    if let Some(mark) = front(state, wanted, now).filter(|mark| behind(*mark, intent)) {
-        return Next::Propose(Command::PurgeIntent { mark });
-    }
+    // What was begun comes to its end first. A front that moved on with each record that is written
+    // again would never be reached.
     let Some(intent) = intent.filter(|intent| behind(intent.index, floor)) else {
-        return Next::Nothing;
+        let front = front(state, wanted, now).filter(|mark| behind(*mark, intent));
+        return front.map_or(Next::Nothing, |mark| Next::Propose(Command::PurgeIntent { mark }));
     };
     let mut bytes = 0;
     let fits = |(_, unit): &(LogPosition, Unit)| {
@@ -132,10 +142,17 @@ fn front(state: &State, kept: Retention, now: UtcMillis) -> Option<LogIndex> {
     let by_time = state.marks().take_while(old).last().map(|mark| mark.index);
     let end = state.log_end();
     let start = state.floor().map(|floor| floor.end).unwrap_or_default();
-    let too_much = kept.bytes > 0 && end.since(start) > kept.bytes;
-    let enough = |mark: &&Mark| end.since(mark.end) <= kept.bytes;
+    let allowed = bytes_allowed(kept.bytes, state.needed_bytes());
+    let too_much = kept.bytes > 0 && end.since(start) > allowed;
+    let enough = |mark: &&Mark| end.since(mark.end) <= allowed;
     let by_bytes = state.marks().find(enough).filter(|_| too_much).map(|mark| mark.index);
     by_time.max(by_bytes)
+}
+
+/// How long the log may be. A quarter of what is kept is for what nobody needs for long, since what
+/// is needed does not get less by writing it again: without it the log would do nothing else.
+fn bytes_allowed(kept: u64, needed: u64) -> u64 {
+    kept.max(needed.saturating_add(kept / 4))
 }
 
 /// 0 keeps for ever.

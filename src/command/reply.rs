@@ -133,8 +133,8 @@ pub enum Refusal {
     )]
     MovedFull { bytes: u64, limit: u64 },
     #[error(
-        "{bytes} bytes of delayed messages are kept beyond the log's front, {limit} at most: no \
-         more are taken until some become visible"
+        "delayed messages would have {bytes} bytes together, {limit} at most: no more are taken \
+         until some become visible or are recalled"
     )]
     DelayedFull { bytes: u64, limit: u64 },
     #[error(

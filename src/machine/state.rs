@@ -266,6 +266,12 @@ impl State {
         self.timers.pending()
     }
 
+    /// Bytes of records that the log keeps wherever its front is, about: of delayed and of half
+    /// messages, and of whatever else was written again.
+    pub fn needed_bytes(&self) -> u64 {
+        self.timers.bytes() + self.halves.bytes() + self.deliveries.moved_bytes()
+    }
+
     /// Bytes of records that were written again because their messages are delayed, or were.
     pub fn delayed_bytes(&self) -> u64 {
         self.timers.kept_bytes()

@@ -133,9 +133,9 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::End(_)
         | Command::Check(_)
         | Command::Resume(_) => Class::Other,
+        Command::Relocate(_) => Class::Relocate,
         Command::Retain(_)
         | Command::PurgeIntent { .. }
-        | Command::Relocate(_)
         | Command::PurgeTo { .. }
         | Command::Trim(_) => Class::Purge,
     }
@@ -165,7 +165,7 @@ impl Shared {
         let bytes = command.encode();
         drop(command);
         let standing = self.vitals.standing();
-        standing.check(class).map_err(|full| full.of(self.options.node))?;
+        standing.check(class, bytes.len()).map_err(|full| full.of(self.options.node))?;
         let permit = self.admission.admit(class, bytes.len());
         let _permit = permit.map_err(|busy| busy.of(self.options.node))?;
         let mut refused = "no leader is known".to_owned();
@@ -300,7 +300,7 @@ impl Shared {
             Ok(command) => class_of(&command),
             Err(error) => return Outcome::Refused(format!("not a command: {error}")),
         };
-        if let Err(full) = self.vitals.standing().check(class) {
+        if let Err(full) = self.vitals.standing().check(class, bytes.len()) {
             return Outcome::Full(full);
         }
         match self.admission.admit(class, bytes.len()) {

@@ -351,24 +351,52 @@ fn a_recalled_message_needs_no_record() {
     assert_eq!(bench.reply(Command::PurgeTo { mark }), Reply::Done);
 }
 
-/// Rule R10: what is kept beyond the front is bounded, with a refusal of its own.
+/// Rule R10: whatever is delayed is written again one day, so all of it is bounded, with a refusal
+/// of its own.
 #[test]
-fn too_much_kept_refuses_new_delayed_messages_only() {
+fn too_much_delayed_refuses_new_delayed_messages_only() {
     let mut bench = Bench::with_topic(2);
     bench.apply(Command::Retain(retention()));
     let due = bench.stamp + 1_000_000;
-    for id in 1..=3 {
+    for id in 1..=2 {
         later(&mut bench, due, id);
     }
+    let more = |ids: &[u128]| {
+        let items = ids.iter().map(|id| item(due, 0, *id)).collect();
+        Command::Schedule(Schedule { topic: names::TOPIC, dedup: true, items })
+    };
+    let full = |bytes| Reply::Refused(Refusal::DelayedFull { bytes, limit: 20 });
+    assert_eq!(bench.reply(more(&[3])), full(24));
+    assert_eq!(bench.reply(more(&[3, 4])), full(32));
+    assert!(matches!(bench.publish(0, 1), Reply::Published(_)));
+    // It is the same whether they were written again.
     let mark = until_mark(&mut bench).index;
     bench.apply(Command::PurgeIntent { mark });
     relocate_all(&mut bench);
-    let full = Refusal::DelayedFull { bytes: 24, limit: 20 };
-    let more = || Schedule { topic: names::TOPIC, dedup: true, items: vec![item(due, 0, 9)] };
-    assert_eq!(bench.reply(Command::Schedule(more())), Reply::Refused(full));
-    assert!(matches!(bench.publish(0, 1), Reply::Published(_)));
+    assert_eq!(bench.reply(more(&[3])), full(24));
     assert_eq!(recall(&mut bench, 1, None), TimerOutcome::Recalled);
-    assert!(matches!(bench.reply(Command::Schedule(more())), Reply::Scheduled(_)));
+    bench.checkpoint();
+    bench.restart();
+    assert_eq!(bench.reply(more(&[3, 4])), full(24));
+    assert!(matches!(bench.reply(more(&[3])), Reply::Scheduled(_)));
+}
+
+/// Rule R19: what was taken is answered as such, also when nothing more is. What is visible at once
+/// takes no room.
+#[test]
+fn a_repeated_message_is_not_refused_for_want_of_room() {
+    let mut bench = Bench::with_topic(2);
+    bench.apply(Command::Retain(retention()));
+    let due = bench.stamp + 1_000_000;
+    let first = schedule(&mut bench, vec![item(due, 0, 1), item(due, 0, 2)]);
+    let again = schedule(&mut bench, vec![item(due, 0, 1), item(due, 0, 2), item(0, 0, 3)]);
+    assert_eq!(again[0], Scheduled { repeated: true, ..first[0] });
+    assert_eq!(again[1], Scheduled { repeated: true, ..first[1] });
+    assert!(!again[2].repeated);
+    let items = vec![item(due, 0, 1), item(due, 0, 9)];
+    let more = Schedule { topic: names::TOPIC, dedup: true, items };
+    let full = Refusal::DelayedFull { bytes: 24, limit: 20 };
+    assert_eq!(bench.reply(Command::Schedule(more)), Reply::Refused(full));
 }
 
 #[test]

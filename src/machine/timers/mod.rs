@@ -43,7 +43,9 @@ pub(super) struct Timers {
     seed: u64,
     /// Derived.
     pending: usize,
-    /// Bytes of records that were written again: derived.
+    /// Bytes of the records of all rows: derived.
+    bytes: u64,
+    /// Of these, bytes of records that were written again: derived.
     kept_bytes: u64,
 }
 
@@ -57,12 +59,19 @@ impl Timers {
             ids: HashTable::new(),
             seed,
             pending: 0,
+            bytes: 0,
             kept_bytes: 0,
         }
     }
 
     pub(super) fn pending(&self) -> usize {
         self.pending
+    }
+
+    /// Bytes of all records that outlive the log's front for a delayed message: wherever each lies
+    /// now, the front comes there one day, and it is written again.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Bytes of records that lie beyond the log's front only for a delayed message.
@@ -89,6 +98,7 @@ impl Timers {
     pub(super) fn add(&mut self, row: Row) {
         let Phase::Pending { due } = row.phase else { panic!("a new message is pending") };
         self.rows.push(&row);
+        self.bytes += u64::from(row.size);
         self.pending += 1;
         self.wheel.add(due, row.original);
         self.index(&row);
@@ -136,7 +146,7 @@ impl Timers {
     pub(super) fn recall(&mut self, key: &TimerKey, stamp: UtcMillis) -> TimerOutcome {
         let Some(row) = self.find(key) else { return self.ended.outcome(key) };
         self.forget(&row);
-        self.rows.remove(row.original);
+        self.remove(&row);
         self.ended.add(&row, false, stamp);
         self.tidy_wheel(stamp);
         TimerOutcome::Recalled
@@ -165,6 +175,11 @@ impl Timers {
         if row.now != row.original {
             self.kept_bytes -= u64::from(row.size);
         }
+    }
+
+    fn remove(&mut self, row: &Row) {
+        self.rows.remove(row.original);
+        self.bytes -= u64::from(row.size);
     }
 
     /// What was recalled or moved stays in the wheel until its old time; not without a bound.
@@ -212,7 +227,7 @@ impl Timers {
                 self.kept_bytes += u64::from(row.size);
             }
         } else {
-            self.rows.remove(row.original);
+            self.remove(row);
         }
         self.ended.add(row, true, stamp);
     }
@@ -231,7 +246,7 @@ impl Timers {
                 }
                 Phase::Fired { .. } => {}
             }
-            self.rows.remove(row.original);
+            self.remove(&row);
         }
     }
 
@@ -304,6 +319,7 @@ impl Timers {
         timers.ids.reserve(rows.len(), |_| unreachable!("the index is empty"));
         for row in rows.iter() {
             timers.pending += usize::from(matches!(row.phase, Phase::Pending { .. }));
+            timers.bytes += u64::from(row.size);
             if row.now != row.original {
                 timers.kept_bytes += u64::from(row.size);
             }
@@ -333,6 +349,8 @@ impl Timers {
         require(pending == self.pending, "the count of pending timers is off")?;
         require(self.ids.len() == pending, "the index of delayed messages is off")?;
         require(self.wheel.len() >= pending, "a delayed message is not in the wheel")?;
+        let bytes: u64 = self.rows.iter().map(|row| u64::from(row.size)).sum();
+        require(bytes == self.bytes, "the bytes of all delayed messages are off")?;
         let moved = self.rows.iter().filter(|row| row.now != row.original);
         let kept: u64 = moved.map(|row| u64::from(row.size)).sum();
         require(kept == self.kept_bytes, "the bytes of delayed messages are off")?;
