@@ -18,7 +18,8 @@ impl Broker {
     }
 
     /// Recalls a delayed message, or changes its time. The log decides against firing, so the answer
-    /// is exact; asking again for the same is harmless.
+    /// is exact. Asking again with a handle, or for the same time, is harmless; a second recall by an
+    /// id takes back another message that was sent with that id, if there is one.
     pub async fn change_timer(&self, request: TimerRequest) -> Result<TimerAnswer, TimerError> {
         let TimerRequest { topic, which, change, deadline } = request;
         if let TimerChange::DeliverAt(at) = change {
