@@ -150,9 +150,10 @@ fn front(state: &State, kept: Retention, now: UtcMillis) -> Option<LogIndex> {
 }
 
 /// How long the log may be. A quarter of what is kept is for what nobody needs for long, since what
-/// is needed does not get less by writing it again: without it the log would do nothing else.
+/// is needed does not get less by writing it again: without it the log would do nothing else. An
+/// eighth is for what frames and commands add to records.
 fn bytes_allowed(kept: u64, needed: u64) -> u64 {
-    kept.max(needed.saturating_add(kept / 4))
+    kept.max(needed.saturating_add(needed / 8).saturating_add(kept / 4))
 }
 
 /// 0 keeps for ever.
