@@ -8,6 +8,7 @@ use crate::command::{
     Ack, Command, Delivery, DeliveryOutcome, Published, Refusal, Relocation, Reply, Retention,
     Schedule, ScheduleItem, Scheduled, TimerKey, TimerOutcome, Unit,
 };
+use crate::machine::timers::{Phase, Row, Timers};
 use crate::machine::{Effect, Mark};
 use crate::message::{MessageIdHash, MessageKind};
 
@@ -455,15 +456,83 @@ fn ends_are_remembered_for_a_while() {
     assert_eq!(bench.machine.state().queue_end(names::TOPIC, QUEUE), QueueOffset::new(20_001));
 }
 
+/// What is asked with a handle is answered as long as anything of the message is there, and a burst
+/// of firing is no reason to forget what was recalled.
+#[test]
+fn a_burst_of_firing_pushes_no_answer_out() {
+    let mut bench = Bench::with_topic(1);
+    bench.apply(Command::Retain(Retention { moved_max: 1 << 30, ..retention() }));
+    let due = bench.stamp + 100;
+    let (visible, recalled) = (later(&mut bench, due, 1), later(&mut bench, due, 2));
+    until_mark(&mut bench);
+    bench.stamp = due;
+    assert_eq!(fired(&mut bench, 1), 1);
+    assert_eq!(recall(&mut bench, 2, None), TimerOutcome::Recalled);
+    for round in 1..20_u128 {
+        let items = (0..1_000).map(|at| item(0, 0, round * 1_000 + at)).collect();
+        schedule(&mut bench, items);
+        bench.stamp += 100_000;
+    }
+    assert_eq!(recall(&mut bench, 1, None), TimerOutcome::NotFound, "long ago, many since");
+    assert_eq!(recall(&mut bench, 1, Some(visible)), TimerOutcome::AlreadyFired, "it has its row");
+    assert_eq!(recall(&mut bench, 9, Some(visible)), TimerOutcome::NotFound, "another id");
+    assert_eq!(recall(&mut bench, 2, Some(recalled)), TimerOutcome::Recalled);
+    assert_eq!(recall(&mut bench, 2, None), TimerOutcome::Recalled);
+}
+
+/// A table in which these are in each other's way would take minutes.
+#[test]
+fn one_id_may_come_a_hundred_thousand_times() {
+    let mut timers = Timers::new(1);
+    let row = |at: u64| Row {
+        original: LogPosition::new(at),
+        now: LogPosition::new(at),
+        phase: Phase::Pending { due: UtcMillis::new(1_000 + at / 10) },
+        id: MessageIdHash::new(5),
+        topic: names::TOPIC,
+        size: 200,
+        tag_hash: 0,
+        queue: QUEUE,
+    };
+    let (count, stamp) = (100_000, UtcMillis::new(500));
+    (0..count).for_each(|at| timers.add(row(at)));
+    let key = |position| key(5, position);
+    for _ in 0..count / 4 {
+        assert_eq!(timers.recall(&key(None), stamp), TimerOutcome::Recalled);
+    }
+    for at in (count / 2..count / 4 * 3).rev() {
+        let place = LogPosition::new(at);
+        assert_eq!(timers.recall(&key(Some(place)), stamp), TimerOutcome::Recalled);
+    }
+    timers.check(LogPosition::ZERO).unwrap();
+    let mut taken = Vec::new();
+    while timers.pending() > 0 {
+        let part = timers.take_due(UtcMillis::new(u64::MAX), 1_000);
+        for (row, offset) in part.iter().zip(0..) {
+            timers.fired(row, QueueOffset::new(offset), LogPosition::ZERO, stamp);
+            taken.push(row.original.get());
+        }
+    }
+    let left: Vec<u64> = (count / 4..count / 2).chain(count / 4 * 3..count).collect();
+    assert_eq!(taken, left);
+    for at in (0..count).step_by(7) {
+        let recalled = at < count / 4 || (count / 2..count / 4 * 3).contains(&at);
+        let place = LogPosition::new(at);
+        let expected = if recalled { TimerOutcome::Recalled } else { TimerOutcome::AlreadyFired };
+        assert_eq!(timers.recall(&key(Some(place)), stamp), expected);
+    }
+    timers.check(LogPosition::ZERO).unwrap();
+}
+
 #[test]
 fn a_million_pending_messages_take_less_than_a_hundred_mebibytes() {
     // A sixteenth of them, which no table rounds up any better.
-    let mut timers = crate::machine::timers::Timers::new(1);
+    let mut timers = Timers::new(1);
     for at in 0..1_u64 << 16 {
-        let row = crate::machine::timers::Row {
+        let row = Row {
             original: LogPosition::new(at * 300),
             now: LogPosition::new(at * 300),
-            phase: crate::machine::timers::Phase::Pending { due: UtcMillis::new(at * 977) },
+            phase: Phase::Pending { due: UtcMillis::new(at * 977) },
             id: MessageIdHash::new(u128::from(at)),
             topic: names::TOPIC,
             size: 200,

@@ -11,15 +11,16 @@
 //! until the queue's start passes the unit: retention counts from firing (rule R9).
 
 mod ended;
+mod ids;
 #[cfg(test)]
 mod proptests;
 mod rows;
 mod wheel;
 
-use hashbrown::HashTable;
 use twox_hash::XxHash3_64;
 
 use self::ended::Ended;
+use self::ids::Ids;
 use self::rows::Rows;
 use self::wheel::Wheel;
 use super::codec::require;
@@ -38,9 +39,8 @@ pub(super) struct Timers {
     ended: Ended,
     /// When what is pending fires: derived.
     wheel: Wheel,
-    /// Places of pending records by topic and message id: derived. Its order decides nothing.
-    ids: HashTable<u64>,
-    seed: u64,
+    /// What is pending by topic and message id: derived.
+    ids: Ids,
     /// Derived.
     pending: usize,
     /// Bytes of the records of all rows: derived.
@@ -56,8 +56,7 @@ impl Timers {
             rows: Rows::default(),
             ended: Ended::new(seed),
             wheel: Wheel::starting_at(UtcMillis::ZERO),
-            ids: HashTable::new(),
-            seed,
+            ids: Ids::new(seed),
             pending: 0,
             bytes: 0,
             kept_bytes: 0,
@@ -101,53 +100,34 @@ impl Timers {
         self.bytes += u64::from(row.size);
         self.pending += 1;
         self.wheel.add(due, row.original);
-        self.index(&row);
-    }
-
-    fn index(&mut self, row: &Row) {
-        let (rows, seed) = (&self.rows, self.seed);
-        let hash = id_hash(seed, row.topic, row.id);
-        self.ids.insert_unique(hash, row.original.get(), |position| {
-            let row = rows.get(LogPosition::new(*position)).expect("an indexed message has a row");
-            id_hash(seed, row.topic, row.id)
-        });
-    }
-
-    fn unindex(&mut self, row: &Row) {
-        let hash = id_hash(self.seed, row.topic, row.id);
-        let found = self.ids.find_entry(hash, |position| *position == row.original.get());
-        found.expect("every pending message is indexed").remove();
-        if self.ids.capacity() > 4 * self.ids.len() + 4096 {
-            let (rows, seed) = (&self.rows, self.seed);
-            self.ids.shrink_to(2 * self.ids.len(), |position| {
-                let row = rows.get(LogPosition::new(*position));
-                let row = row.expect("an indexed message has a row");
-                id_hash(seed, row.topic, row.id)
-            });
-        }
+        self.ids.add(&row, &self.rows);
     }
 
     /// The pending message that is meant: by its place, or the oldest of its id.
-    fn find(&self, key: &TimerKey) -> Option<Row> {
-        let fits = |row: &Row| {
-            let pending = matches!(row.phase, Phase::Pending { .. });
-            pending && row.topic == key.topic && row.id == key.id_hash
+    fn find(&self, key: &TimerKey) -> Result<Row, TimerOutcome> {
+        let Some(position) = key.position else {
+            let oldest = self.ids.oldest(key.topic, key.id_hash, &self.rows);
+            return oldest.ok_or_else(|| self.ended.outcome(key));
         };
-        if let Some(position) = key.position {
-            return self.rows.get(position).filter(fits);
+        let row = self.rows.get(position);
+        let row = row.filter(|row| row.topic == key.topic && row.id == key.id_hash);
+        match row.map(|row| (row, row.phase)) {
+            Some((row, Phase::Pending { .. })) => Ok(row),
+            // Its row knows it for longer than the memory of what ended.
+            Some((_, Phase::Fired { .. })) => Err(TimerOutcome::AlreadyFired),
+            None => Err(self.ended.outcome(key)),
         }
-        let hash = id_hash(self.seed, key.topic, key.id_hash);
-        let places = self.ids.iter_hash(hash);
-        let rows = places.filter_map(|position| self.rows.get(LogPosition::new(*position)));
-        rows.filter(fits).min_by_key(|row| row.original)
     }
 
     /// The message shall not fire.
     pub(super) fn recall(&mut self, key: &TimerKey, stamp: UtcMillis) -> TimerOutcome {
-        let Some(row) = self.find(key) else { return self.ended.outcome(key) };
+        let row = match self.find(key) {
+            Ok(row) => row,
+            Err(outcome) => return outcome,
+        };
         self.forget(&row);
         self.remove(&row);
-        self.ended.add(&row, false, stamp);
+        self.ended.recalled(&row, stamp);
         self.tidy_wheel(stamp);
         TimerOutcome::Recalled
     }
@@ -159,7 +139,10 @@ impl Timers {
         due: UtcMillis,
         stamp: UtcMillis,
     ) -> TimerOutcome {
-        let Some(row) = self.find(key) else { return self.ended.outcome(key) };
+        let row = match self.find(key) {
+            Ok(row) => row,
+            Err(outcome) => return outcome,
+        };
         self.rows.set_phase(row.original, Phase::Pending { due });
         if row.phase != (Phase::Pending { due }) {
             self.wheel.add(due, row.original);
@@ -170,7 +153,7 @@ impl Timers {
 
     /// Stops counting a row as pending; it is still in the table.
     fn forget(&mut self, row: &Row) {
-        self.unindex(row);
+        self.ids.remove(row, &self.rows);
         self.pending -= 1;
         if row.now != row.original {
             self.kept_bytes -= u64::from(row.size);
@@ -184,7 +167,8 @@ impl Timers {
 
     /// What was recalled or moved stays in the wheel until its old time; not without a bound.
     fn tidy_wheel(&mut self, stamp: UtcMillis) {
-        if self.wheel.len() > 2 * self.pending + 4096 {
+        // As many steps as there are rows, so not before as many have gone.
+        if self.wheel.len() > self.pending + self.rows.len() + 4096 {
             self.wheel = wheel_of(&self.rows, stamp);
         }
     }
@@ -229,12 +213,12 @@ impl Timers {
         } else {
             self.remove(row);
         }
-        self.ended.add(row, true, stamp);
+        self.ended.fired(row, stamp);
     }
 
     /// A message whose time had come before it was taken in.
     pub(super) fn fired_at_once(&mut self, row: &Row, stamp: UtcMillis) {
-        self.ended.add(row, true, stamp);
+        self.ended.fired(row, stamp);
     }
 
     fn drop_rows(&mut self, gone: Vec<Row>) {
@@ -316,7 +300,7 @@ impl Timers {
         let ended = Ended::read(ended, seed)?;
         let wheel = wheel_of(&rows, stamp);
         let mut timers = Self { ended, wheel, ..Self::new(seed) };
-        timers.ids.reserve(rows.len(), |_| unreachable!("the index is empty"));
+        timers.ids.reserve(&rows);
         for row in rows.iter() {
             timers.pending += usize::from(matches!(row.phase, Phase::Pending { .. }));
             timers.bytes += u64::from(row.size);
@@ -328,7 +312,7 @@ impl Timers {
         let pending: Vec<LogPosition> = timers.pending_rows().map(|row| row.original).collect();
         for position in pending {
             let row = timers.rows.get(position).expect("it was just listed");
-            timers.index(&row);
+            timers.ids.add(&row, &timers.rows);
         }
         Ok(timers)
     }
@@ -336,7 +320,7 @@ impl Timers {
     /// Bytes that all tables take together.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
-        self.rows.memory() + self.wheel.memory() + self.ids.allocation_size()
+        self.rows.memory() + self.wheel.memory() + self.ids.memory()
     }
 
     fn pending_rows(&self) -> impl Iterator<Item = Row> {
