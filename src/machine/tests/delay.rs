@@ -480,6 +480,31 @@ fn a_burst_of_firing_pushes_no_answer_out() {
     assert_eq!(recall(&mut bench, 2, None), TimerOutcome::Recalled);
 }
 
+/// What is kept of one topic goes with it, and nothing of others; neither does a front that moves
+/// over the other's messages touch it.
+#[test]
+fn topics_share_chunks_and_nothing_else() {
+    let mut bench = Bench::with_topic(1);
+    bench.apply(names::topic("others", 1));
+    bench.apply(Command::Retain(Retention { moved_max: 1 << 30, ..retention() }));
+    let other = TopicId::new(2);
+    let (start, due) = (bench.stamp, bench.stamp + 100_000);
+    for id in 0..600_u128 {
+        let soon = if id.is_multiple_of(5) { start + 1 } else { due };
+        let topic = if id.is_multiple_of(3) { other } else { names::TOPIC };
+        let schedule = Schedule { topic, dedup: false, items: vec![item(soon, 0, id)] };
+        assert!(matches!(bench.reply(Command::Schedule(schedule)), Reply::Scheduled(_)));
+    }
+    bench.stamp += 1;
+    assert_eq!(fired(&mut bench, 1_000), 120);
+    assert_eq!(bench.machine.state().delayed(), 480);
+    bench.apply(Command::DeleteTopic { topic: names::TOPIC });
+    assert_eq!(bench.machine.state().delayed(), 160);
+    bench.stamp = due;
+    assert_eq!(fired(&mut bench, 1_000), 160);
+    assert_eq!(bench.machine.state().queue_end(other, QUEUE), QueueOffset::new(200));
+}
+
 /// A table in which these are in each other's way would take minutes.
 #[test]
 fn one_id_may_come_a_hundred_thousand_times() {

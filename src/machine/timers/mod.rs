@@ -33,6 +33,11 @@ use crate::message::MessageIdHash;
 
 pub(super) use self::rows::{Phase, Row, RowsImage};
 
+/// Messages that an entry prepares for firing, beside what it does …
+const TURN: usize = 256;
+/// … and a tick.
+const TICK_TURN: usize = 4096;
+
 #[derive(Debug)]
 pub(super) struct Timers {
     rows: Rows,
@@ -78,8 +83,8 @@ impl Timers {
         self.kept_bytes
     }
 
-    /// When a tick is to be proposed next: a tick before finds nothing, one then may find nothing
-    /// once, where what was due has been recalled.
+    /// When a tick is to be proposed next: a tick before finds nothing. One then may find nothing,
+    /// where what was due has been recalled, or only prepare what is due soon.
     pub(super) fn next_due(&self) -> Option<UtcMillis> {
         self.wheel.first()
     }
@@ -175,16 +180,16 @@ impl Timers {
 
     /// Prepares what comes next, a little with each entry.
     pub(super) fn turn(&mut self, stamp: UtcMillis) {
-        self.wheel.turn(stamp, &self.rows);
+        self.wheel.turn(stamp, TURN, &self.rows);
     }
 
     /// At most `limit` messages that are due by `stamp`, in the order in which they fire. Each has
     /// to be told to [`Self::fired`].
     pub(super) fn take_due(&mut self, stamp: UtcMillis, limit: u32) -> Vec<Row> {
-        self.wheel.open_until(stamp, &self.rows);
         let mut taken = Vec::new();
         while taken.len() < limit as usize {
-            let Some((due, position)) = self.wheel.pop_until(stamp) else { break };
+            let popped = self.wheel.pop_until(stamp, &self.rows);
+            let Some((due, position)) = popped else { break };
             let row = self.rows.get(position);
             // What was recalled, or moved to another time, is still in the wheel.
             let Some(row) = row.filter(|row| row.phase == (Phase::Pending { due })) else {
@@ -193,6 +198,8 @@ impl Timers {
             self.forget(&row);
             taken.push(row);
         }
+        // In a group where nothing else happens, only ticks prepare anything.
+        self.wheel.turn(stamp, TICK_TURN, &self.rows);
         taken
     }
 
@@ -235,13 +242,17 @@ impl Timers {
     }
 
     pub(super) fn drop_topic(&mut self, topic: TopicId, stamp: UtcMillis) {
-        self.drop_rows(self.rows.iter().filter(|row| row.topic == topic).collect());
+        // One chunk after the other: a topic may have millions.
+        for chunk in self.rows.chunks_of(topic) {
+            let gone = self.rows.of_chunk(chunk).filter(|row| row.topic == topic).collect();
+            self.drop_rows(gone);
+        }
         self.tidy_wheel(stamp);
     }
 
     /// Queues start later: units before that are gone, and with them the need for their records.
     pub(super) fn expire_below(&mut self, starts: &Starts) {
-        if self.pending == self.rows.len() {
+        if starts.is_empty() || self.pending == self.rows.len() {
             return;
         }
         let gone = |row: &Row| {
@@ -251,7 +262,7 @@ impl Timers {
                 _ => false,
             }
         };
-        self.drop_rows(self.rows.with_fired().filter(gone).collect());
+        self.drop_rows(self.rows.fired_of(starts).filter(gone).collect());
     }
 
     /// Records that lie before `front` now: where each lay first, and a unit that says where it
