@@ -131,9 +131,11 @@ impl Inner {
             Reply::Refused(Refusal::NoTopic { .. }) => {
                 Err(NoTopic { topic: request.topic.clone() }.into())
             }
-            Reply::Refused(refusal @ (Refusal::DelayedFull { .. } | Refusal::Limit { .. })) => {
-                Err(Overloaded { what: refusal.to_string(), retry_after: RETRY_AFTER }.into())
-            }
+            Reply::Refused(
+                refusal @ (Refusal::DelayedFull { .. }
+                | Refusal::TimersFull { .. }
+                | Refusal::Limit { .. }),
+            ) => Err(Overloaded { what: refusal.to_string(), retry_after: RETRY_AFTER }.into()),
             other => Err(unexpected(&other).into()),
         }
     }

@@ -7,7 +7,6 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::timeout;
 
 use crate::base::{LogIndex, LogPosition, Millis, Mutant, TopicId, UtcMillis};
@@ -20,7 +19,7 @@ use crate::raft::Pressure;
 /// How often the leader looks whether something has become old.
 const LOOK: Duration = Duration::from_secs(1);
 /// Bytes of records that one entry writes again, unless one alone has more.
-const RELOCATE_BYTES: usize = 1 << 20;
+pub(super) const RELOCATE_BYTES: usize = 1 << 20;
 
 /// What this leader has trimmed, so that it does not ask for the same again.
 type Trimmed = BTreeMap<TopicId, LogIndex>;
@@ -77,8 +76,10 @@ async fn step(replica: &Replica, trimmed: &mut Trimmed) {
             Next::Nothing => return,
             Next::Propose(command) => command,
             Next::Relocate(needed) => match relocation(replica, needed) {
-                Some(command) => command,
-                None => return,
+                Ok(command) => command,
+                // Only a leader that lost its place can meet a log that went on without it.
+                Err(ReadError::PurgedPosition { .. }) if !replica.serving() => return,
+                Err(error) => return replica.group.storage_failed(&error),
             },
         };
         let trim = match &command {
@@ -171,20 +172,14 @@ fn trim(state: &State, now: UtcMillis, trimmed: &Trimmed) -> Option<Trim> {
     state.kept_topics().find_map(due)
 }
 
-/// The records, read where they lie now. `None` when the log cannot be read, which ends the node.
-fn relocation(replica: &Replica, needed: Vec<(LogPosition, Unit)>) -> Option<Command> {
-    let mut relocations = Vec::with_capacity(needed.len());
-    for (original, unit) in needed {
-        let record: Bytes = match replica.group.log().read_record(unit.position, unit.size) {
-            Ok(record) => record,
-            // Only a leader that lost its place can meet a log that went on without it.
-            Err(ReadError::PurgedPosition { .. }) if !replica.serving() => return None,
-            Err(error) => {
-                replica.group.storage_failed(&error);
-                return None;
-            }
-        };
-        relocations.push(Relocation { original, record, record_at: 0 });
-    }
-    Some(Command::Relocate(relocations))
+/// The records, read where they lie now.
+pub(super) fn relocation(
+    replica: &Replica,
+    needed: Vec<(LogPosition, Unit)>,
+) -> Result<Command, ReadError> {
+    let read = |(original, unit): (LogPosition, Unit)| -> Result<Relocation, ReadError> {
+        let record = replica.group.log().read_record(unit.position, unit.size)?;
+        Ok(Relocation { original, record, record_at: 0 })
+    };
+    Ok(Command::Relocate(needed.into_iter().map(read).collect::<Result<_, ReadError>>()?))
 }

@@ -138,6 +138,12 @@ pub enum Refusal {
     )]
     DelayedFull { bytes: u64, limit: u64 },
     #[error(
+        "there would be {count} delayed messages, {limit} at most, {visible} of them visible and \
+         kept until retention is over: no more are taken until some leave; a shorter retention.time \
+         or another broker group makes room"
+    )]
+    TimersFull { count: u64, visible: u64, limit: u64 },
+    #[error(
         "no transaction has its message at {at}: it was decided too long ago to be remembered, its \
          topic was deleted, or there never was one"
     )]

@@ -130,7 +130,7 @@ impl State {
             let end = end.expect("a topic takes its delayed messages along");
             let units = units.entry((row.topic, row.queue)).or_default();
             let offset = end.plus(units.len() as u64);
-            units.push(row.unit(entry.stamp));
+            units.push(row.unit_when_fired(mark, entry.stamp));
             self.timers.fired(row, offset, mark, entry.stamp);
         }
         self.append_units(units, effects)?;

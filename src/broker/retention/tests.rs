@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use bytes::Bytes;
+
 use super::*;
 use crate::base::{QueueId, Term, TopicName};
 use crate::command::{CreateTopic, PublishItem, Schedule, ScheduleItem};

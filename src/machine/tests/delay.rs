@@ -9,10 +9,11 @@ use crate::command::{
     Schedule, ScheduleItem, Scheduled, TimerKey, TimerOutcome, Unit,
 };
 use crate::machine::timers::{Phase, Row, Timers};
-use crate::machine::{Effect, Mark};
+use crate::machine::{Ahead, Effect, Mark};
 use crate::message::{MessageIdHash, MessageKind};
 
 const QUEUE: QueueId = QueueId::new(0);
+const RECORD: Bytes = Bytes::from_static(b"a record");
 
 fn item(due: u64, queue: u32, id: u128) -> ScheduleItem {
     let mut item = names::item(queue, id);
@@ -260,12 +261,8 @@ fn purge(bench: &mut Bench, mark: LogIndex) -> Reply {
 /// Writes again whatever the intended front threatens.
 fn relocate_all(bench: &mut Bench) -> Vec<LogPosition> {
     let needed: Vec<_> = bench.machine.state().to_relocate().map(|(first, _)| first).collect();
-    let record = Bytes::from_static(b"a record");
-    let relocation = |original: &LogPosition| Relocation {
-        original: *original,
-        record: record.clone(),
-        record_at: 0,
-    };
+    let relocation =
+        |original: &LogPosition| Relocation { original: *original, record: RECORD, record_at: 0 };
     let relocations = needed.iter().map(relocation).collect();
     assert_eq!(bench.reply(Command::Relocate(relocations)), Reply::Done);
     needed
@@ -336,6 +333,55 @@ fn a_message_that_fires_within_its_stride_leaves_no_row() {
     let mark = until_mark(&mut bench).index;
     assert_eq!(purge(&mut bench, mark), Reply::Done);
     assert_eq!(visible(&bench), []);
+}
+
+/// What the leader wrote again in time leaves no row either: the unit points at the copy.
+#[test]
+fn a_message_that_was_brought_forward_leaves_no_row() {
+    let mut bench = Bench::with_topic(2);
+    bench.apply(Command::Retain(Retention { moved_max: 1 << 20, ..retention() }));
+    let due = bench.stamp + 100_000;
+    let [one, two, far] = [1_u64, 2, 3].map(|id| later(&mut bench, due + (id << 20), id.into()));
+    until_mark(&mut bench);
+    bench.stamp = due + (2 << 20) - 2_000;
+    let until = UtcMillis::new(bench.stamp + 5_000);
+    let mut ahead = Ahead::default();
+    let look = |bench: &Bench, ahead: &mut Ahead, most| {
+        let (found, all) = bench.machine.state().delayed_ahead(ahead, until, most);
+        (found.into_iter().map(|(original, _)| original).collect::<Vec<_>>(), all)
+    };
+    // One is overdue, but for that any time is right; the last is far away.
+    bench.apply(Command::Tick { limit: 0 });
+    assert_eq!(look(&bench, &mut ahead, 1), (vec![one], false));
+    assert_eq!(look(&bench, &mut ahead, 1), (vec![two], true));
+    assert_eq!(look(&bench, &mut ahead, 1), (vec![], true));
+    until_mark(&mut bench);
+    assert_eq!(look(&bench, &mut ahead, 100), (vec![one, two], true), "for nothing, so again");
+    let again = |original| Relocation { original, record: RECORD, record_at: 0 };
+    bench.apply(Command::Relocate(vec![again(two)]));
+    let copy = lies(&bench, two);
+    assert_eq!(bench.machine.state().delayed_bytes(), 8);
+    assert_eq!(look(&bench, &mut Ahead::default(), 100), (vec![one], true));
+    bench.checkpoint();
+    bench.restart();
+    bench.stamp += 3_000;
+    assert_eq!(fired(&mut bench, 10), 2);
+    assert_eq!(visible(&bench), [one, copy], "one was not brought forward");
+    assert_eq!(bench.machine.state().delayed_bytes(), 0);
+    for place in [None, Some(two)] {
+        assert_eq!(recall(&mut bench, 2, place), TimerOutcome::AlreadyFired);
+    }
+    // A copy that comes too late changes nothing, and the message is one like any other.
+    bench.apply(Command::Relocate(vec![again(two)]));
+    assert_eq!(lies(&bench, copy), copy);
+    let handle = bench.take("a", &[1])[0];
+    let mark = until_mark(&mut bench).index;
+    bench.apply(Command::PurgeIntent { mark });
+    assert_eq!(relocate_all(&mut bench), [copy, far], "what is handed out, and what is pending");
+    assert_eq!(bench.reply(Command::PurgeTo { mark }), Reply::Done);
+    assert_eq!(visible(&bench), []);
+    assert_eq!(bench.deliver(Delivery::Ack(Ack { handle })), DeliveryOutcome::Done);
+    assert_eq!(bench.machine.state().needed_bytes(), 8, "the one that is far away");
 }
 
 #[test]

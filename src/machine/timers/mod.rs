@@ -8,8 +8,10 @@
 //! Never: a record's bytes, a clock, or the queue that a fired message goes to.
 //!
 //! A fired message whose record lies in an earlier stride of the log than its unit keeps its row
-//! until the queue's start passes the unit: retention counts from firing (rule R9).
+//! until the queue's start passes the unit: retention counts from firing (rule R9). So that this is
+//! rare, the leader writes such records again shortly before their messages fire (`ahead`).
 
+mod ahead;
 mod ended;
 mod ids;
 #[cfg(test)]
@@ -19,6 +21,7 @@ mod wheel;
 
 use twox_hash::XxHash3_64;
 
+pub use self::ahead::Ahead;
 use self::ended::Ended;
 use self::ids::Ids;
 use self::rows::Rows;
@@ -91,11 +94,12 @@ impl Timers {
 
     /// Refuses more messages when there are, or would be, too many rows.
     pub(super) fn check_room(&self, more: usize) -> Result<(), Refusal> {
-        if self.rows.len() + more <= TIMERS_MAX {
+        let (count, limit) = ((self.rows.len() + more) as u64, TIMERS_MAX as u64);
+        if count <= limit {
             return Ok(());
         }
-        let what = "delayed messages of a broker group".to_owned();
-        Err(Refusal::Limit { what, limit: TIMERS_MAX as u64 })
+        let visible = (self.rows.len() - self.pending) as u64;
+        Err(Refusal::TimersFull { count, visible, limit })
     }
 
     /// Takes in a pending message; its record lies behind all earlier ones.
@@ -203,8 +207,9 @@ impl Timers {
         taken
     }
 
-    /// A message that was taken is visible at this offset. `mark` is where the last mark ended: a
-    /// record before it may leave before the unit does, so its row stays.
+    /// A message that was taken is visible at this offset, by [`Row::unit_when_fired`]. `mark` is
+    /// where the last mark ended: a record before it may leave before the unit does, so its row
+    /// stays.
     pub(super) fn fired(
         &mut self,
         row: &Row,
@@ -212,7 +217,7 @@ impl Timers {
         mark: LogPosition,
         stamp: UtcMillis,
     ) {
-        if row.now != row.original || row.original < mark {
+        if row.is_late(mark) {
             self.rows.set_phase(row.original, Phase::Fired { offset });
             if row.now != row.original {
                 self.kept_bytes += u64::from(row.size);

@@ -54,6 +54,19 @@ impl Row {
         Unit { position: original, size, tag_hash, group_hash: 0, visible }
     }
 
+    /// Whether the record leaves before the unit that points at it from now on: it lies before the
+    /// newest mark, and the unit comes behind it.
+    pub(in crate::machine) fn is_late(&self, mark: LogPosition) -> bool {
+        self.now < mark
+    }
+
+    /// The pointer that makes the message visible now. A record that was written again and does not
+    /// leave before the unit needs no row that says where it lies.
+    pub(in crate::machine) fn unit_when_fired(&self, mark: LogPosition, stamp: UtcMillis) -> Unit {
+        let position = if self.is_late(mark) { self.original } else { self.now };
+        Unit { position, ..self.unit(stamp) }
+    }
+
     fn to_bytes(self) -> [u8; ROW_BYTES] {
         let (number, fired) = match self.phase {
             Phase::Pending { due } => (due.get(), 0),

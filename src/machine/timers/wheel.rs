@@ -172,6 +172,25 @@ impl Wheel {
         }
     }
 
+    /// Before every fine bucket.
+    pub(super) const NEAR_START: (u64, usize) = (0, 0);
+
+    /// Entries of fine buckets up to that of `until`, from the one behind `from` on: for each the
+    /// place behind it, its time and its message. In no order within a bucket.
+    pub(super) fn near_from(
+        &self,
+        from: (u64, usize),
+        until: UtcMillis,
+    ) -> impl Iterator<Item = ((u64, usize), UtcMillis, LogPosition)> {
+        let (first, passed) = from;
+        let last = (until.get() >> NEAR_BITS).max(first);
+        self.near.range(first..=last).flat_map(move |(bucket, near)| {
+            let passed = if *bucket == first { passed } else { 0 };
+            let entries = near.entries.iter().zip(1..).skip(passed);
+            entries.map(|(entry, at)| ((*bucket, at), due_of(*bucket, *entry), place_of(*entry)))
+        })
+    }
+
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         let near = self.near.values().map(|near| 8 * near.entries.capacity() + 96);
