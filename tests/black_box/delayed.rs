@@ -11,11 +11,13 @@ use bytes::Bytes;
 use futures::StreamExt;
 use raftmq::base::{GroupName, TopicName};
 use raftmq::client::{Client, Delayed, Draft, Producer, SentMessage, SimpleConsumer, Take};
+use raftmq::wire::rocketmq as v2;
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
 use super::broker_groups::held;
 use crate::common::cluster::{Cluster, PATIENCE, Plan, check_ready, kill};
+use crate::common::raw::{self, Raw};
 use crate::common::{http, python, until};
 
 /// The form of the tests: small in the test command, or as the environment says.
@@ -391,6 +393,37 @@ async fn a_broker_group_can_be_given_to_delays_alone() {
     tokio::task::block_in_place(|| wait_taken(&cluster, "takers"));
     let late = check_once_and_not_early(&takers.finish().await, |_| due);
     assert_eq!(late.len(), 10);
+}
+
+/// A client that repeats a send through another broker group stores it twice. By its id all of it is
+/// taken back, wherever it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recall_by_id_asks_each_broker_group() {
+    let cluster = Cluster::start(Plan { broker_groups: 2, ..Plan::of(1) });
+    let nodes = cluster.nodes();
+    let node = &nodes[0];
+    create(&cluster, "twice", &[]);
+    let mut raw = Raw::connect(node.grpc).await;
+    for body in ["1", "2"] {
+        let mut message = raw::message("twice", "the-same", body);
+        let system = message.system_properties.as_mut().unwrap();
+        system.message_type = v2::MessageType::Delay.into();
+        system.delivery_timestamp = Some((SystemTime::now() + Duration::from_secs(600)).into());
+        assert_eq!(raw.send(vec![message]).await.0, i32::from(v2::Code::Ok));
+    }
+    let delayed = |expected: u64| {
+        for group in ["group-0", "group-1"] {
+            let name = format!("raftmq_delayed_messages{{broker_group=\"{group}\"");
+            until("as many are delayed", PATIENCE, || match http::metric(node.http, &name)? {
+                found if found == expected => Ok(()),
+                found => Err(format!("{found} in {group}")),
+            });
+        }
+    };
+    tokio::task::block_in_place(|| delayed(1));
+    let words = ["message", "recall", "--topic", "twice", "--id", "the-same"];
+    assert_eq!(cluster.tool(node.grpc, &words).unwrap()["outcome"], "RECALLED");
+    tokio::task::block_in_place(|| delayed(0));
 }
 
 /// Delay and recall with the official Python client, which has whole seconds only.
