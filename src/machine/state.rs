@@ -266,6 +266,11 @@ impl State {
         self.timers.pending()
     }
 
+    /// Delayed messages that are visible and whose rows are still needed; a number at hand.
+    pub fn delayed_visible(&self) -> usize {
+        self.timers.visible()
+    }
+
     /// Bytes of records that the log keeps wherever its front is, about: of delayed and of half
     /// messages, and of whatever else was written again.
     pub fn needed_bytes(&self) -> u64 {

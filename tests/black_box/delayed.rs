@@ -226,6 +226,49 @@ async fn each_comes_once_and_none_early_though_leaders_are_killed() {
     cluster.wait_equal(PATIENCE);
 }
 
+/// A record that lies strides before its message is written again in time, so that the message costs
+/// no memory once it is visible.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_visible_message_takes_no_memory() {
+    const COUNT: u64 = 50;
+    let environment = vec![
+        ("RAFTMQ_LOG__SEGMENT_BYTES", "8MiB".to_owned()),
+        ("RAFTMQ_LOG__CHECKPOINT_BYTES", "8MiB".to_owned()),
+        ("RAFTMQ_RETENTION__STRIDE_BYTES", "1MiB".to_owned()),
+    ];
+    let cluster = Cluster::start(Plan { environment, ..Plan::of(1) });
+    create(&cluster, "brought", &[]);
+    // Far enough away for all that comes before.
+    let begins = now() + 15_000;
+    let due = move |number: u64| begins + number * 20;
+    send(&cluster, "brought", COUNT, due).await;
+    let nodes = cluster.nodes();
+    let producer = Producer::connect(&nodes[0].grpc.to_string(), 8).await.unwrap();
+    let filler = vec![draft("filler", "x".repeat(16 << 10)); BATCH];
+    for _ in 0..10 {
+        producer.send(&filler).await.unwrap();
+    }
+    let takers = Takers::start(&cluster, "brought", "takers");
+    until_all(&takers, &cluster, "brought", COUNT).await;
+    let number = |text: &str, name: &str| -> u64 {
+        let line = text.lines().find(|line| line.starts_with(name)).expect(name);
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let text = tokio::task::block_in_place(|| {
+        until("nothing is delayed", PATIENCE, || {
+            let (_, text) = http::get(nodes[0].http, "/metrics").map_err(|e| e.to_string())?;
+            match number(&text, "raftmq_delayed_messages") {
+                0 => Ok(text),
+                left => Err(format!("{left} are")),
+            }
+        })
+    });
+    assert_eq!(number(&text, "raftmq_delayed_visible_messages"), 0, "all were brought forward");
+    tokio::task::block_in_place(|| wait_taken(&cluster, "takers"));
+    let late = check_once_and_not_early(&takers.finish().await, due);
+    assert_eq!(late.len() as u64, COUNT, "each number came");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delay_longer_than_retention_is_delivered() {
     const COUNT: u64 = 50;

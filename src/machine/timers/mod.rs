@@ -75,6 +75,11 @@ impl Timers {
         self.pending
     }
 
+    /// Rows of messages that have fired.
+    pub(super) fn visible(&self) -> usize {
+        self.rows.len() - self.pending
+    }
+
     /// Bytes of all records that outlive the log's front for a delayed message: wherever each lies
     /// now, the front comes there one day, and it is written again.
     pub(super) fn bytes(&self) -> u64 {
@@ -98,7 +103,7 @@ impl Timers {
         if count <= limit {
             return Ok(());
         }
-        let visible = (self.rows.len() - self.pending) as u64;
+        let visible = self.visible() as u64;
         Err(Refusal::TimersFull { count, visible, limit })
     }
 
