@@ -257,17 +257,24 @@ async fn a_node_without_entries_moves() {
     let mut cluster = Cluster::started(3).await;
     lead(&cluster, 1).await;
     create(&cluster, 1, "before").await;
-    cluster.kill(2).await;
+    for node in 1..=3 {
+        cluster.kill(node).await;
+    }
     for entry in fs::read_dir(cluster.dir(2)).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             fs::remove_dir_all(path).unwrap();
         }
     }
+    // No leader remembers that it had entries.
+    for (node, result) in cluster.start_all(&[1, 3]).await {
+        assert_eq!(result, Ok(()), "node {node}");
+    }
+    create(&cluster, 1, "without-it").await;
     cluster.relocate(2).await;
     cluster.start(2).await.unwrap();
     cluster.agree().await;
-    assert_eq!(cluster.node(2).topics(), 1);
+    assert_eq!(cluster.node(2).topics(), 2);
     create(&cluster, 2, "after").await;
 }
 
