@@ -52,6 +52,28 @@ pub(crate) fn prove_retention() -> Result<Outcome, Failure> {
     Ok(Outcome { good: output.status.success() && ran, figures })
 }
 
+/// Delayed messages at full length: a leader dies every ten seconds of the minute in which they fall
+/// due, recalls race them, and one kind waits longer than retention.
+pub(crate) fn prove_timers() -> Result<Outcome, Failure> {
+    let mut test = Command::new("cargo");
+    test.args(["test", "--release", "--test", "black_box", "delayed::", "--", "--nocapture"])
+        .env("RAFTMQ_FORM_DELAYED", "10000")
+        .env("RAFTMQ_FORM_SPREAD_SECONDS", "60")
+        .env("RAFTMQ_FORM_KILLS", "5")
+        .env("RAFTMQ_FORM_RECALLS", "10000")
+        .env("RAFTMQ_FORM_RECALL_SECONDS", "60")
+        .env("RAFTMQ_FORM_KEEP_SECONDS", "60")
+        .env("RAFTMQ_FORM_DELAY_SECONDS", "300")
+        .current_dir(root());
+    let output = test.output().map_err(Failure::io("cargo test"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    say(&text);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("delayed: "));
+    let figures = lines.filter(|line| !line.starts_with("killed")).collect::<Vec<_>>().join("; ");
+    let ran = !text.contains(" 0 passed");
+    Ok(Outcome { good: output.status.success() && ran, figures })
+}
+
 /// A node that was away, then a new one, catch up with 3 GiB of which 1 GiB is left, beside a load of
 /// half of what goes; that load keeps 70 % of its rate.
 pub(crate) fn prove_catch_up() -> Result<Outcome, Failure> {
