@@ -347,7 +347,7 @@ struct Trip {
 
 impl Trip {
     fn new(in_flight: usize, shape: &Shape) -> Self {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let run = now.map_or(0, |since| u64::from(since.subsec_nanos()) ^ (since.as_secs() << 30));
         Self {
             run,
