@@ -30,7 +30,7 @@ use super::codec::require;
 use super::deliveries::Starts;
 use super::error::SectionError;
 use super::limits::TIMERS_MAX;
-use crate::base::{LogPosition, QueueOffset, TopicId, UtcMillis};
+use crate::base::{LogPosition, Millis, Mutant, QueueOffset, TopicId, UtcMillis};
 use crate::command::{Reader, Refusal, TimerKey, TimerOutcome, Unit, Writer};
 use crate::message::MessageIdHash;
 
@@ -139,6 +139,9 @@ impl Timers {
             Ok(row) => row,
             Err(outcome) => return outcome,
         };
+        if Mutant::RecallIgnored.is_on() {
+            return TimerOutcome::Recalled;
+        }
         self.forget(&row);
         self.remove(&row);
         self.ended.recalled(&row, stamp);
@@ -157,6 +160,9 @@ impl Timers {
             Ok(row) => row,
             Err(outcome) => return outcome,
         };
+        if Mutant::RescheduleIgnored.is_on() {
+            return TimerOutcome::Rescheduled;
+        }
         self.rows.set_phase(row.original, Phase::Pending { due });
         if row.phase != (Phase::Pending { due }) {
             self.wheel.add(due, row.original);
@@ -195,6 +201,8 @@ impl Timers {
     /// At most `limit` messages that are due by `stamp`, in the order in which they fire. Each has
     /// to be told to [`Self::fired`].
     pub(super) fn take_due(&mut self, stamp: UtcMillis, limit: u32) -> Vec<Row> {
+        let early = if Mutant::FiredEarly.is_on() { 300 } else { 0 };
+        let stamp = stamp.plus(Millis::new(early));
         let mut taken = Vec::new();
         while taken.len() < limit as usize {
             let popped = self.wheel.pop_until(stamp, &self.rows);
