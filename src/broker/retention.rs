@@ -71,7 +71,8 @@ enum Next {
 async fn step(replica: &Replica, trimmed: &mut Trimmed) {
     while replica.serving() {
         let now = replica.group.wall();
-        let next = replica.group.read(|state| next(state, replica.options.retention, now, trimmed));
+        let (wanted, most) = (replica.options.retention, relocate_bytes(replica));
+        let next = replica.group.read(|state| next(state, wanted, most, now, trimmed));
         let command = match next {
             Next::Nothing => return,
             Next::Propose(command) => command,
@@ -103,7 +104,18 @@ async fn step(replica: &Replica, trimmed: &mut Trimmed) {
     }
 }
 
-fn next(state: &State, wanted: Retention, now: UtcMillis, trimmed: &Trimmed) -> Next {
+/// What one entry may write again. On a full disk it is a part of what is left, or it would be
+/// refused.
+fn relocate_bytes(replica: &Replica) -> usize {
+    let health = replica.group.health();
+    if health.pressure < Pressure::All {
+        return RELOCATE_BYTES;
+    }
+    usize::try_from(health.majority_room / 4)
+        .map_or(RELOCATE_BYTES, |part| part.min(RELOCATE_BYTES))
+}
+
+fn next(state: &State, wanted: Retention, most: usize, now: UtcMillis, trimmed: &Trimmed) -> Next {
     if state.retention() != Some(wanted) {
         return Next::Propose(Command::Retain(wanted));
     }
@@ -121,7 +133,7 @@ fn next(state: &State, wanted: Retention, now: UtcMillis, trimmed: &Trimmed) -> 
     let fits = |(_, unit): &(LogPosition, Unit)| {
         let first = bytes == 0;
         bytes += unit.size as usize;
-        first || bytes <= RELOCATE_BYTES
+        first || bytes <= most
     };
     let mut needed: Vec<_> = state.to_relocate().take_while(fits).collect();
     if Mutant::PurgeAboveReference.is_on() {

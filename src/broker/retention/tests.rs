@@ -69,7 +69,7 @@ impl Bench {
     fn keep(&mut self) {
         for _ in 0..200 {
             let state = self.machine.state();
-            let command = match next(state, KEPT, state.stamp(), &Trimmed::new()) {
+            let command = match next(state, KEPT, RELOCATE_BYTES, state.stamp(), &Trimmed::new()) {
                 Next::Nothing => return,
                 Next::Propose(command) => command,
                 Next::Relocate(needed) => {
@@ -127,13 +127,13 @@ fn an_intent_is_finished_before_the_next() {
     bench.schedule(600, UtcMillis::ZERO);
     let state = bench.machine.state();
     let Next::Propose(intent @ Command::PurgeIntent { .. }) =
-        next(state, KEPT, state.stamp(), &Trimmed::new())
+        next(state, KEPT, RELOCATE_BYTES, state.stamp(), &Trimmed::new())
     else {
         panic!("the log is too long");
     };
     bench.apply(intent);
     bench.schedule(100, UtcMillis::ZERO);
     let state = bench.machine.state();
-    let next = next(state, KEPT, state.stamp(), &Trimmed::new());
+    let next = next(state, KEPT, RELOCATE_BYTES, state.stamp(), &Trimmed::new());
     assert!(matches!(next, Next::Relocate(_)), "{next:?}");
 }
