@@ -174,7 +174,7 @@ mod tests {
             "cluster transfer-leader --broker-group g --to 2",
             "up --durability majority-memory",
             "bench produce --size 1024 --in-flight 256 --batch 16 --seconds 5 --data d --output json",
-            "bench produce --topic t --transactional",
+            "bench produce --topic t --kind transactional",
             "bench consume --topic t --prefill 0",
             "bench e2e --endpoint h:1 --stay",
             "bench raft --in-flight 1",

@@ -208,7 +208,8 @@ async fn drain(consumer: SimpleConsumer) -> Result<Vec<Seen>, Failure> {
 /// Other people's messages count as due in 1970, and are the first one.
 fn head(body: &Bytes) -> (u64, u64) {
     let head = body.first_chunk::<HEAD>().map_or(0, |head| u128::from_be_bytes(*head));
-    (u64::try_from(head >> 64).expect("half of it"), head as u64)
+    let half = |part: u128| u64::try_from(part).expect("half of it");
+    (half(head >> 64), half(head & u128::from(u64::MAX)))
 }
 
 impl Delays {
