@@ -172,7 +172,8 @@ impl Desk {
         Ok(found)
     }
 
-    /// Whether [`Self::find`] would find something, or has more to look at. Reserves nothing.
+    /// Whether [`Self::find`] would find something, or has more to look at. Reserves nothing, and
+    /// what it saw is found by the next [`Self::find`].
     pub(super) fn peek(&mut self, state: &State, wish: &Wish<'_>) -> io::Result<bool> {
         let found = self.look(state, wish, 0)?;
         Ok(found.grants > 0 || found.more)

@@ -121,7 +121,8 @@ pub(super) fn free_ones(
                 break;
             }
         }
-        // One that is offered stays: a look that only asks whether there is something takes nothing.
+        // One that is offered stays, for a look that only asks whether there is something; where it
+        // is taken, the next look finds it reserved or locked, and drops it.
         if !taken.contains_key(&line) {
             lines.maybe_free.remove(&line);
         }
@@ -165,6 +166,9 @@ impl Scan<'_> {
             self.matched = true;
             self.grant(at, unit);
             self.taken.insert(line, self.shared.order == Order::Batch);
+            // From here on it is known, and only what may be free is looked at of known lines: the
+            // look that only asked must leave it to the one that takes.
+            self.lines.maybe_free.insert(line);
         } else {
             self.taken.entry(line).and_modify(|more| *more = false);
             self.look_behind(at.next());

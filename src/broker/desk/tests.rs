@@ -1,6 +1,7 @@
 //! Scans over a machine on a simulated disk.
 
 mod lines;
+mod proptests;
 
 use std::path::Path;
 
@@ -9,8 +10,8 @@ use bytes::Bytes;
 use super::*;
 use crate::base::{ClientId, GroupName, LogIndex, LogPosition, Millis, Term, TopicName, UtcMillis};
 use crate::command::{
-    Checkout, Command, CreateGroup, CreateTopic, Delivery, OrderRule, Publish, PublishItem, Reply,
-    Subscribe,
+    Checkout, Command, CreateGroup, CreateTopic, Delivery, Granted, OrderRule, Publish,
+    PublishItem, Reply, Subscribe,
 };
 use crate::env::sim::Sim;
 use crate::machine::{Entry, Machine, Options};
@@ -122,6 +123,10 @@ impl Bench {
 
     /// Applies what was found as a checkout of `consumer`; answers how many were granted.
     fn check_out(&mut self, consumer: &str, found: &Found, invisible: Millis) -> usize {
+        self.granted(consumer, found, invisible).len()
+    }
+
+    fn granted(&mut self, consumer: &str, found: &Found, invisible: Millis) -> Vec<Granted> {
         let checkout = Checkout {
             group: GROUP,
             topic: TOPIC,
@@ -138,7 +143,7 @@ impl Bench {
         let crate::command::DeliveryOutcome::CheckedOut(out) = &outcomes[0] else {
             panic!("{outcomes:?}")
         };
-        out.granted.len()
+        out.granted.clone()
     }
 
     fn take(&mut self, filter: &str, batch: usize) -> Vec<u64> {

@@ -57,6 +57,22 @@ fn a_busy_line_is_passed_by_and_comes_when_it_is_free() {
     assert_eq!(offsets(&bench.find("*", 8)), [1]);
 }
 
+/// A poll at a node that does not lead looks first, and takes then.
+#[test]
+fn looking_at_a_new_line_leaves_it_to_be_found() {
+    for order in [Order::Single, Order::Batch] {
+        let mut bench = ordered(order, &["*"]);
+        for line in [A, B] {
+            bench.publish_line(line, "t");
+        }
+        assert!(bench.peek("*") && bench.peek("*"));
+        let found = bench.find("*", 8);
+        assert_eq!(offsets(&found), [0, 1]);
+        hand_out(&mut bench, &found);
+        assert!(!bench.peek("*"));
+    }
+}
+
 #[test]
 fn a_batch_takes_a_line_in_order_and_again_from_its_first() {
     let mut bench = ordered(Order::Batch, &["*"]);
