@@ -418,13 +418,15 @@ impl State {
         self.halves.topics_due(now, after)
     }
 
-    /// Half messages of a topic whose checks are due, the most overdue first.
+    /// Half messages of a topic whose checks are due, the most overdue first, from the one behind
+    /// `after`: when its check is due, and where it lies.
     pub fn checks_due(
         &self,
         topic: TopicId,
         now: UtcMillis,
+        after: Option<(UtcMillis, LogPosition)>,
     ) -> impl Iterator<Item = (LogPosition, &Half)> {
-        self.halves.due(topic, now)
+        self.halves.due(topic, now, after)
     }
 
     /// Messages that a group lost to retention before it was done with them.

@@ -16,6 +16,8 @@ use crate::base::{ClientId, TopicName};
 const QUESTIONS: usize = 64;
 /// How long a stream may take to say that it has written a question.
 const WRITTEN: Duration = Duration::from_secs(1);
+/// Streams that are tried for one question, so that an answer comes while a leader waits for it.
+const STREAMS_MAX: usize = 2;
 
 /// A question on its way to a producer.
 #[derive(Debug)]
@@ -103,7 +105,7 @@ impl Producers {
         client: Option<&ClientId>,
         check: &TransactionCheck,
     ) -> bool {
-        for questions in self.streams(client, &check.message.topic) {
+        for questions in self.streams(client, &check.message.topic).into_iter().take(STREAMS_MAX) {
             let (written, told) = oneshot::channel();
             let asked = PendingCheck { check: check.clone(), written };
             if questions.try_send(asked).is_ok()
