@@ -33,6 +33,18 @@ impl PendingCheck {
         // Whoever asked may have stopped waiting: then it counts as not asked.
         let _ = self.written.send(());
     }
+
+    /// Nobody waits for it any more.
+    fn is_void(&self) -> bool {
+        self.written.is_closed()
+    }
+
+    /// One for tests, and what tells that it was written.
+    #[cfg(test)]
+    pub fn example() -> (Self, oneshot::Receiver<()>) {
+        let (written, told) = oneshot::channel();
+        (Self { check: tests::question("t"), written }, told)
+    }
 }
 
 #[derive(Debug)]
@@ -160,12 +172,16 @@ impl ProducerStream {
         }
     }
 
-    /// The next question. Cancel safe.
+    /// The next question. Cancel safe. What the leader has stopped waiting for was asked of others,
+    /// or will be, and is dropped.
     pub async fn next(&mut self) -> PendingCheck {
-        match self.questions.recv().await {
-            Some(pending) => pending,
-            // The registry holds the other end for as long as this lives.
-            None => std::future::pending().await,
+        loop {
+            match self.questions.recv().await {
+                Some(pending) if pending.is_void() => {}
+                Some(pending) => return pending,
+                // The registry holds the other end for as long as this lives.
+                None => std::future::pending().await,
+            }
         }
     }
 }
@@ -195,7 +211,7 @@ mod tests {
         TopicName::new(name).unwrap()
     }
 
-    fn question(of: &str) -> TransactionCheck {
+    pub(super) fn question(of: &str) -> TransactionCheck {
         TransactionCheck {
             transaction: "t".into(),
             message: Message {
