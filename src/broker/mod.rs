@@ -54,7 +54,7 @@ pub use pulse::Pulse;
 pub use receive::RECEIVE_BATCH_MAX;
 pub use replica::Replica;
 pub use transactions::{
-    CheckRule, EndRequest, PendingCheck, PrepareRequest, PreparedMessage, ProducerStream,
+    CheckRule, EndRequest, PUBLISHED_MAX, PendingCheck, PrepareRequest, PreparedMessage, ProducerStream,
     TransactionCheck, TransactionFilter, TransactionInfo,
 };
 

@@ -11,7 +11,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use crate::base::{ClientId, TopicName};
-use crate::broker::{Broker, ClientKind, PendingCheck, ProducerStream, TransactionCheck};
+use crate::broker::{
+    Broker, ClientKind, PUBLISHED_MAX, PendingCheck, ProducerStream, TransactionCheck,
+};
 use crate::wire::rocketmq::{self as v2, Code, telemetry_command::Command};
 
 use super::ending::Ending;
@@ -99,7 +101,7 @@ struct Conversation {
 #[derive(Default)]
 struct Publishing {
     stream: Option<ProducerStream>,
-    /// Its topics under the names that they go by there.
+    /// The topics that it said last, under the names that they go by there.
     topics: HashMap<TopicName, v2::Resource>,
 }
 
@@ -110,7 +112,7 @@ impl Publishing {
         }
         let stream = self.stream.get_or_insert_with(|| broker.producer_stream(client));
         stream.publishes(stated.topics.iter().map(|(topic, _)| topic.clone()));
-        self.topics.extend(stated.topics.iter().cloned());
+        self.topics = stated.topics.iter().take(PUBLISHED_MAX).cloned().collect();
     }
 
     /// The next question to this producer. Cancel safe.

@@ -16,6 +16,9 @@ use crate::base::{ClientId, TopicName};
 const QUESTIONS: usize = 64;
 /// How long a stream may take to say that it has written a question.
 const WRITTEN: Duration = Duration::from_secs(1);
+/// Topics of one stream that are remembered. For those beyond, only what the producer itself has
+/// prepared is asked of it.
+pub const PUBLISHED_MAX: usize = 1024;
 /// Streams that are tried for one question, so that an answer comes while a leader waits for it.
 const STREAMS_MAX: usize = 2;
 
@@ -91,7 +94,7 @@ impl Producers {
     pub(in crate::broker) fn sent(&self, client: &ClientId, topic: &TopicName) {
         let mut inner = self.0.lock();
         for stream in inner.by_client.get_mut(client).into_iter().flatten() {
-            if !stream.topics.contains(topic) {
+            if !stream.publishes(topic) && stream.topics.len() < PUBLISHED_MAX {
                 stream.topics.insert(topic.clone());
             }
         }
@@ -163,12 +166,13 @@ impl Stream {
 }
 
 impl ProducerStream {
-    /// The topics that the producer says it sends to, from now on.
+    /// The topics that the producer says it sends to, from now on; what it said before is void, and
+    /// so is what it has shown, until it does again.
     pub fn publishes(&self, topics: impl IntoIterator<Item = TopicName>) {
         let mut inner = self.producers.0.lock();
         let mut streams = inner.by_client.get_mut(&self.client).into_iter().flatten();
         if let Some(stream) = streams.find(|stream| stream.number == self.number) {
-            stream.topics.extend(topics);
+            stream.topics = topics.into_iter().take(PUBLISHED_MAX).collect();
         }
     }
 
@@ -257,6 +261,22 @@ mod tests {
         assert_eq!(living(&producers, "t"), (true, 1), "who has no stream cannot be asked");
         drop(second);
         assert_eq!(living(&producers, "t"), (false, 0));
+    }
+
+    #[test]
+    fn what_a_producer_says_holds_until_it_says_it_anew_and_is_bounded() {
+        let producers = Producers::default();
+        let stream = producers.enter(&client("one"));
+        stream.publishes([topic("a"), topic("b")]);
+        stream.publishes([topic("b")]);
+        assert_eq!(["a", "b"].map(|of| living(&producers, of).0), [false, true]);
+        stream.publishes((0..2 * PUBLISHED_MAX).map(|number| topic(&format!("t{number}"))));
+        for number in 0..PUBLISHED_MAX {
+            producers.sent(&client("one"), &topic(&format!("sent{number}")));
+        }
+        let known: usize =
+            producers.0.lock().by_client.values().flatten().map(|one| one.topics.len()).sum();
+        assert_eq!(known, PUBLISHED_MAX);
     }
 
     #[tokio::test]
