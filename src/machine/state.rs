@@ -315,6 +315,11 @@ impl State {
             && self.deliveries.is_open(pair, queue, offset)
     }
 
+    /// Whether the bounds of its queue let a group have a message that was never handed out.
+    pub fn fits(&self, pair: (GroupId, TopicId), queue: QueueId, offset: QueueOffset) -> bool {
+        self.deliveries.fits(pair, queue, offset)
+    }
+
     /// Zero for a topic that does not exist.
     pub fn lag(&self, group: GroupId, topic: TopicId) -> Lag {
         let queues = self.topic_by_id(topic).map_or(0, |topic| topic.queues);

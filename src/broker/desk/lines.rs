@@ -94,11 +94,16 @@ pub(super) fn free_ones(
             continue;
         }
         let mut last = None;
+        let mut fits = true;
         while let Some((queue, offset)) = lines.next(line, last) {
             last = Some((queue, offset));
             if !state.is_open(pair, queue, offset) {
                 lines.forget(line, (queue, offset));
                 continue;
+            }
+            fits = state.fits(pair, queue, offset);
+            if !fits {
+                break;
             }
             let unit = state.units(wish.topic, queue, offset, 1)?;
             let Some(unit) = unit.first().copied() else { break };
@@ -122,8 +127,9 @@ pub(super) fn free_ones(
             }
         }
         // One that is offered stays, for a look that only asks whether there is something; where it
-        // is taken, the next look finds it reserved or locked, and drops it.
-        if !taken.contains_key(&line) {
+        // is taken, the next look finds it reserved or locked, and drops it. And one stays that its
+        // queue has no room for yet.
+        if !taken.contains_key(&line) && fits {
             lines.maybe_free.remove(&line);
         }
     }
@@ -158,13 +164,16 @@ impl Scan<'_> {
                     && !self.state.is_locked(pair, line)
             }
         };
-        if !self.lines.note(line, (self.queue, at)) {
+        let offered = here && free && !self.is_reserved(at);
+        // Not noted where it does not fit: the next scan begins with it.
+        if offered && !self.fits(at) || !self.lines.note(line, (self.queue, at)) {
             self.full = true;
+            self.taken.entry(line).and_modify(|more| *more = false);
             return;
         }
-        if here && free && !self.is_reserved(at) {
+        if offered {
             self.matched = true;
-            self.grant(at, unit);
+            self.grant_new(at, unit);
             self.taken.insert(line, self.shared.order == Order::Batch);
             // From here on it is known, and only what may be free is looked at of known lines: the
             // look that only asked must leave it to the one that takes.

@@ -81,18 +81,15 @@ impl Bench {
         self.publish_items(0, (line, tag), 1);
     }
 
-    fn publish_items(&mut self, queue: u32, (line, tag): (u64, &str), count: usize) {
-        let item = PublishItem {
-            queue: QueueId::new(queue),
-            kind: MessageKind::Normal,
-            id_hash: MessageIdHash::new(0),
-            body_crc: 0,
-            tag_hash: tag_hash(Some(tag)),
-            group_hash: line,
-            record: Bytes::from_static(b"a record"),
-            record_at: 0,
-        };
-        let items = vec![item; count];
+    fn publish_items(&mut self, queue: u32, of: (u64, &str), count: usize) {
+        let items = vec![item(queue, of); count];
+        self.apply(Command::Publish(Publish { topic: TOPIC, dedup: false, items }));
+    }
+
+    /// One message of each of these message groups.
+    fn publish_items_in(&mut self, lines: &[u64]) {
+        let item = |line: &u64| item(0, (*line, "t"));
+        let items = lines.iter().map(item).collect();
         self.apply(Command::Publish(Publish { topic: TOPIC, dedup: false, items }));
     }
 
@@ -156,6 +153,19 @@ impl Bench {
     fn expire(&mut self) {
         self.stamp += 60_000;
         self.apply(Command::Tick { limit: 100_000 });
+    }
+}
+
+fn item(queue: u32, (line, tag): (u64, &str)) -> PublishItem {
+    PublishItem {
+        queue: QueueId::new(queue),
+        kind: MessageKind::Normal,
+        id_hash: MessageIdHash::new(0),
+        body_crc: 0,
+        tag_hash: tag_hash(Some(tag)),
+        group_hash: line,
+        record: Bytes::from_static(b"a record"),
+        record_at: 0,
     }
 }
 

@@ -12,6 +12,40 @@ fn ordered(order: Order, live: &[&str]) -> Bench {
     Bench::with_rule(1, live, (rule, vec![MessageKind::Fifo]))
 }
 
+/// One slow message group with as many gaps as a queue may have: what would be one more is not
+/// offered again and again, and comes when there is room.
+#[test]
+fn what_the_bounds_of_a_queue_refuse_is_not_offered() {
+    let mut bench = ordered(Order::Single, &["*"]);
+    let gaps = PENDING_PER_QUEUE_MAX;
+    for _ in 0..gaps.div_ceil(5000) + 1 {
+        bench.publish_items_in(&[A, B].repeat(5000));
+    }
+    let first = bench.find("*", 1);
+    assert_eq!(offsets(&first), [0]);
+    let slow = hand_out(&mut bench, &first);
+    // The others are done.
+    let done = (0..=gaps as u64)
+        .map(|at| Skip { from: QueueOffset::new(2 * at + 1), to: QueueOffset::new(2 * at + 2) });
+    let queue = QueueId::new(0);
+    let takes = vec![Take { queue, skips: done.collect(), grants: Vec::new() }];
+    bench.check_out("c", &Found { takes, ..Found::default() }, Millis::ZERO);
+    let pair = (GROUP, TOPIC);
+    let next = bench.machine.state().view(GROUP, TOPIC, queue).next;
+    assert_eq!(next.get(), 2 * (gaps as u64) + 2, "the first is no gap");
+    assert!(!bench.machine.state().fits(pair, queue, next.next()));
+    let found = bench.find_all("*", 8);
+    assert_eq!((found.grants, found.more), (0, false), "the next of B is behind one of A");
+    assert!(!bench.peek("*"), "nor is it waited for in vain");
+    assert!(bench.desk.capped.contains(&queue));
+    ack(&mut bench, slow[0]);
+    let found = bench.find("*", 8);
+    assert_eq!((offsets(&found), found.more), (vec![2], true));
+    hand_out(&mut bench, &found);
+    assert_eq!(offsets(&bench.find("*", 8)), [next.get() + 1], "a gap less, and B has room");
+    assert!(bench.desk.capped.is_empty());
+}
+
 /// Hands out what was found; answers the handles.
 fn hand_out(bench: &mut Bench, found: &Found) -> Vec<Handle> {
     let id = bench.next_checkout;
