@@ -419,7 +419,11 @@ impl Scan<'_> {
                 if self.room == 0 {
                     return;
                 }
-                if !self.wants(ready.offset, ready.unit) || self.is_reserved(ready.offset) {
+                if self.is_reserved(ready.offset) {
+                    continue;
+                }
+                if !self.wants(ready.offset, ready.unit) {
+                    self.nobody_takes_again(ready.offset, ready.unit);
                     continue;
                 }
                 match self.line(ready.unit) {

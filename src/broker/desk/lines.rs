@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Bound;
 
-use super::{Scan, SharedLines, Wish};
+use super::{SCAN_CHUNK, Scan, SharedLines, Wish};
 use crate::base::{QueueId, QueueOffset};
 use crate::command::{Grant, Order, Take, Unit};
 use crate::machine::State;
@@ -181,6 +181,23 @@ impl Scan<'_> {
         } else {
             self.taken.entry(line).and_modify(|more| *more = false);
             self.look_behind(at.next());
+        }
+    }
+
+    /// The first of a line, which was handed out to a filter that nobody has any more, would lock it
+    /// for ever: it is skipped like what was never handed out, and those behind it with it.
+    pub(super) fn nobody_takes_again(&mut self, at: QueueOffset, unit: Unit) {
+        let Some(line) = self.line(unit) else { return };
+        if !self.nobody_wants(unit) || self.shared.reserved.contains_key(&line) {
+            return;
+        }
+        self.note_unwanted(at);
+        let pair = (self.wish.group, self.wish.topic);
+        for (queue, next) in self.state.followers(pair, line, SCAN_CHUNK) {
+            if queue != self.queue || !self.nobody_wants(next.unit) {
+                break;
+            }
+            self.note_unwanted(next.offset);
         }
     }
 

@@ -236,6 +236,28 @@ fn a_message_group_may_stand_still_instead() {
     assert_eq!(bench.reply(Command::ResumeLines { group, topic }), refused);
 }
 
+#[test]
+fn what_nobody_wants_any_more_is_skipped_also_where_it_was_handed_out() {
+    let mut bench = batches();
+    publish(&mut bench, &[A, A, A, B]);
+    let handles = take(&mut bench, &[0, 1, 2, 3]);
+    hold(&mut bench, handles[0], 0);
+    assert_eq!(ready(&bench), [0], "those behind it wait, and B is with its consumer");
+    let mut skip = bench.checkout("x", &[]);
+    skip.takes[0].skips = vec![names::skip(0, 2), names::skip(3, 4)];
+    let mut late = skip.clone();
+    late.subscription_version += 1;
+    bench.check_out(late);
+    assert_eq!(ready(&bench), [0], "it was found under other subscriptions");
+    let skip = Command::Deliveries(vec![Delivery::Checkout(skip)]);
+    let (group, topic) = PAIR;
+    assert_eq!(bench.effects(skip), [Effect::Ready { group, topic, count: 2 }]);
+    assert_eq!(ready(&bench), [2]);
+    assert!(live(&bench, &handles[3]), "what is with a consumer stays");
+    let lag = lag(&bench);
+    assert_eq!((lag.ready, lag.in_flight, lag.dead, lag.expired), (1, 1, 0, 0));
+}
+
 /// An abandoned message group must not keep its records for ever: what is kept for it counts against
 /// the room of all consumers.
 #[test]

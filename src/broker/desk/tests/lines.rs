@@ -159,6 +159,32 @@ fn what_another_member_wants_holds_up_its_line() {
     assert_eq!(offsets(&bench.find("a", 8)), [1]);
 }
 
+/// A deployment that asks for other tags must not leave message groups behind that nobody gets.
+#[test]
+fn a_failed_message_that_nobody_wants_any_more_frees_its_line() {
+    for order in [Order::Single, Order::Batch] {
+        let mut bench = ordered(order, &["a", "b"]);
+        for tag in ["a", "a", "b"] {
+            bench.publish_line(A, tag);
+        }
+        bench.publish_line(B, "a");
+        let found = bench.find("a", 8);
+        hand_out(&mut bench, &found);
+        bench.expire();
+        assert_eq!(bench.find_all("b", 8).grants, 0, "the first of A is for others");
+        assert_eq!(bench.desk.overdue_skips(Duration::from_secs(100)), None, "who live");
+        let expression = "a".to_owned();
+        let gone = Subscribe { group: GROUP, topic: TOPIC, expression };
+        bench.apply(Command::Unsubscribe(gone));
+        assert_eq!(bench.find_all("b", 8).grants, 0, "the log has to say that nobody wants it");
+        assert_eq!(bench.desk.overdue_skips(Duration::from_secs(200)), None);
+        let (_, takes) = bench.desk.overdue_skips(Duration::from_secs(200) + SKIP_AGE).unwrap();
+        bench.check_out("nobody", &Found { takes, ..Found::default() }, Millis::ZERO);
+        assert!(!bench.machine.state().is_locked((GROUP, TOPIC), A));
+        assert_eq!(offsets(&bench.find_all("b", 8)), [2], "{order:?}");
+    }
+}
+
 /// A slow message group with a long backlog: it is looked at once, not by every receive.
 #[test]
 fn a_long_backlog_of_a_busy_line_is_looked_at_once() {
