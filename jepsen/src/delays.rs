@@ -26,6 +26,7 @@ struct Delays {
     sent: u64,
     sent_per_second: f64,
     received: u64,
+    repeated: u64,
     early: u64,
     fired_within_ms: u64,
     fired_per_second: f64,
@@ -37,11 +38,12 @@ struct Delays {
 impl Delays {
     fn line(&self) -> String {
         format!(
-            "{} sent at {:.0}/s, {} received, {} early; visible within {} ms, {:.0}/s; late p50 {} \
+            "{} sent at {:.0}/s, {} received, {} of them again, {} early; visible within {} ms, {:.0}/s; late p50 {} \
              ms, p99 {} ms, max {} ms",
             self.sent,
             self.sent_per_second,
             self.received,
+            self.repeated,
             self.early,
             self.fired_within_ms,
             self.fired_per_second,

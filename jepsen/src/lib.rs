@@ -87,6 +87,9 @@ enum Proof {
     Recovery,
     /// A million delayed messages pending, and half a million due at one second.
     Delays,
+    /// Ten thousand delayed messages over a minute of leader kills, ten thousand recalls around their
+    /// time, and a delay five times as long as retention.
+    Timers,
     /// Many seeds of the simulator.
     Seeds,
     /// Whether the simulator's checks catch faults that are put into the library.
@@ -168,6 +171,7 @@ fn prove(name: Proof, count: u64) -> Result<Outcome, Failure> {
         Proof::CatchUp => stories::prove_catch_up(),
         Proof::Recovery => recovery::prove(),
         Proof::Delays => delays::prove(),
+        Proof::Timers => stories::prove_timers(),
         Proof::Seeds => simulate::sweep::prove(count),
         Proof::Mutants => simulate::mutants::prove(),
     }

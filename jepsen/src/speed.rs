@@ -51,7 +51,13 @@ pub(crate) fn prove() -> Result<Outcome, Failure> {
     for row in over_grpc(&program, &scratch.0, &data)? {
         measured(row);
     }
-    let goals = goals(&rows);
+    let mut goals = goals(&rows);
+    let (more, of_kinds) = kinds(&program, &scratch.0, &data)?;
+    for row in more {
+        say(row.row());
+        rows.push(row);
+    }
+    goals.extend(of_kinds);
     say("\n| goal | wanted | is | |\n|---|---|---|---|");
     for goal in &goals {
         say(goal.line());
@@ -70,6 +76,46 @@ pub(crate) fn prove() -> Result<Outcome, Failure> {
         figures.push(format!("NOT MET {}: {:.2} of {}", goal.name, goal.is, goal.wanted));
     }
     Ok(Outcome { good: goals.iter().all(Goal::is_met), figures: figures.join("; ") })
+}
+
+/// What is sent beside normal messages: the topic's type, the goal, and how many times as long a send
+/// of it may take.
+const KINDS: [(&str, &str, &str, f64); 3] = [
+    ("ordered", "fifo", "an ordered send / a normal one", 1.3),
+    ("delayed", "delay", "a delayed send / a normal one", 1.3),
+    ("transactional", "transaction", "a transactional send / a normal one", 2.2),
+];
+/// Each kind and a normal message by turns, so that no one has the disk at its best.
+const TURNS: usize = 3;
+
+/// Sends of each kind, each between two normal ones.
+fn kinds(
+    program: &Path,
+    scratch: &Path,
+    data: &str,
+) -> Result<(Vec<Measured>, Vec<Goal>), Failure> {
+    let cluster = Cluster::start(program, &scratch.join("kinds"), false)?;
+    for (kind, takes, ..) in KINDS {
+        let _: serde_json::Value =
+            cluster.ask(&["topic", "create", &format!("bench-{kind}"), "--type", takes])?;
+    }
+    let (mut rows, mut goals) = (Vec::new(), Vec::new());
+    for (kind, _, name, most) in KINDS {
+        let topic = format!("bench-{kind}");
+        let normal = ["bench", "produce", "--topic", "bench-normal", "--data", data];
+        let other = ["bench", "produce", "--topic", &topic, "--kind", kind, "--data", data];
+        let mut rates = [0.0, 0.0];
+        for _ in 0..TURNS {
+            for (words, rate) in [&normal[..], &other[..]].into_iter().zip(&mut rates) {
+                let measured: Measured = cluster.ask(words)?;
+                *rate += measured.messages_per_second;
+                rows.push(measured);
+            }
+        }
+        goals.push(Goal::at_most(name, rates[0] / rates[1], most));
+    }
+    say(cluster.agree()?);
+    Ok((rows, goals))
 }
 
 fn over_grpc(program: &Path, scratch: &Path, data: &str) -> Result<Vec<Measured>, Failure> {

@@ -63,6 +63,18 @@ mutants! {
     DedupLeftOut = "dedup-left-out",
     /// What is out of a message group does not hold back the rest of it.
     LineOvertaken = "line-overtaken",
+    /// A recall is answered, and the message stays.
+    RecallIgnored = "recall-ignored",
+    /// A change of the time is answered, and the time stays.
+    RescheduleIgnored = "reschedule-ignored",
+    /// Delayed messages fire before their time.
+    FiredEarly = "fired-early",
+    /// A checkpoint has no delayed messages in it.
+    TimersLeftOut = "timers-left-out",
+    /// Whoever decides after the first one is told that it was as it says.
+    LastDecisionTold = "last-decision-told",
+    /// What is rolled back becomes visible.
+    RolledBackShown = "rolled-back-shown",
 }
 
 impl Mutant {

@@ -195,6 +195,9 @@ impl State {
         if Mutant::DedupLeftOut.is_on() {
             image.dedup = Dedup::new(0).image();
         }
+        if Mutant::TimersLeftOut.is_on() {
+            image.timers = Timers::new(0).image();
+        }
         if Mutant::CheckpointPartial.is_on() {
             let mut writer = Writer::new();
             Subscriptions::default().write(&mut writer);

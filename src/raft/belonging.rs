@@ -113,18 +113,21 @@ fn tell_progress(shared: &Shared) {
     }
 }
 
-/// Tells where this node is, while the log says something else.
+/// Tells where this node is, while the log says something else, or nothing yet: one that was stopped
+/// before its first entry came is waited for where it was.
 async fn tell(shared: &Arc<Shared>, running: &Running) {
     let own = shared.options.own();
     let known = shared.roster();
-    let Some(listed) = known.member(own.node) else { return };
-    if listed == own {
-        return;
+    match known.member(own.node) {
+        Some(listed) if listed == own => return,
+        Some(listed) => tracing::info!(
+            node = %own.node, peer = own.peer, grpc = own.grpc, old_peer = listed.peer,
+            old_grpc = listed.grpc, "this node moved; the broker group is told"
+        ),
+        None if known.members.is_empty() => {}
+        // It was taken out.
+        None => return,
     }
-    tracing::info!(
-        node = %own.node, peer = own.peer, grpc = own.grpc, old_peer = listed.peer,
-        old_grpc = listed.grpc, "this node moved; the broker group is told"
-    );
     if running.leads() {
         match members::change(shared, MemberChange::Move(own.clone())).await {
             Ok(()) | Err(ChangeError::UnderWay | ChangeError::NotLeader) => {}
@@ -144,7 +147,8 @@ async fn tell(shared: &Arc<Shared>, running: &Running) {
 fn places<'a>(logged: &'a [Member], configured: &'a [Member], own: NodeId) -> Vec<&'a Member> {
     let mut places: Vec<&Member> = logged.iter().filter(|member| member.node != own).collect();
     let differs = |member: &&Member| {
-        logged.iter().any(|known| known.node == member.node && known.peer != member.peer)
+        let moved = |known: &Member| known.node == member.node && known.peer != member.peer;
+        logged.is_empty() || logged.iter().any(moved)
     };
     places.extend(configured.iter().filter(|member| member.node != own).filter(differs));
     places

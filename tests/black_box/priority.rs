@@ -16,12 +16,10 @@ const QUEUES: u32 = 4;
 const TOPIC: &str = "alarms";
 const WITHIN: Duration = Duration::from_secs(90);
 
-fn cluster() -> Cluster {
-    let cluster = Cluster::start(Plan { restart: true, ..Plan::of(3) });
+fn create(cluster: &Cluster, topic: &str) {
     let (at, queues) = (cluster.node(1).grpc, QUEUES.to_string());
-    let words = ["topic", "create", TOPIC, "--queues", &queues, "--type", "priority"];
+    let words = ["topic", "create", topic, "--queues", &queues, "--type", "priority"];
     cluster.tool(at, &words).unwrap();
-    cluster
 }
 
 fn draft(priority: u32, number: u32) -> Draft {
@@ -48,7 +46,8 @@ async fn receive(at: &str, most: u32) -> (SimpleConsumer, Vec<Received>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_urgent_go_first_under_every_leader() {
-    let cluster = cluster();
+    let cluster = Cluster::start(Plan { restart: true, ..Plan::of(3) });
+    create(&cluster, TOPIC);
     let nodes = cluster.nodes();
     for number in 0..2 {
         // More than the queues can tell apart counts as the most urgent.
@@ -84,13 +83,14 @@ async fn the_urgent_go_first_under_every_leader() {
 fn official_clients_know_priorities() {
     const LEVELS: u64 = 3;
     const EACH: u64 = 10;
-    let cluster = cluster();
+    let cluster = Cluster::start(Plan::of(3));
     for client in [Official::Python, Official::Node] {
         client.install();
         let at = cluster.a_follower().grpc;
         let total = LEVELS * EACH;
         let label = format!("{client:?}");
-        let task = Task { count: total, priorities: LEVELS, ..Task::of("send", at, TOPIC) };
+        create(&cluster, &label);
+        let task = Task { count: total, priorities: LEVELS, ..Task::of("send", at, &label) };
         let mut producer = task.start(client, cluster.folder(), &format!("{label}-producer"));
         producer.wait("all is sent", WITHIN, |lines| count(lines, "sent") as u64 == total);
         let lines = producer.cut();
@@ -98,17 +98,16 @@ fn official_clients_know_priorities() {
         let numbers: BTreeMap<String, u64> =
             sent(&lines).into_iter().map(|sent| (sent.id, sent.number)).collect();
 
-        let task = Task { group: &label, ..Task::of("simple", at, TOPIC) };
+        let task = Task { group: &label, ..Task::of("simple", at, &label) };
         let mut consumer = task.start(client, cluster.folder(), &format!("{label}-consumer"));
         consumer.wait("all is received", WITHIN, |lines| count(lines, "acked") as u64 >= total);
         let lines = consumer.cut();
-        // Each group sees what the clients before it sent too; that is not this client's.
         let came = received(&lines).into_iter().zip(lines.iter().filter(|line| is_received(line)));
-        let came = came.filter_map(|(one, line)| {
-            let priority = line["priority"].as_u64().expect("it knows the priority");
-            numbers.get(&one.id).map(|number| (priority, *number))
-        });
-        let came: Vec<(u64, u64)> = came.collect();
+        let came: Vec<(u64, u64)> = came
+            .map(|(one, line)| {
+                (line["priority"].as_u64().expect("it knows the priority"), numbers[&one.id])
+            })
+            .collect();
         let mut wanted: Vec<(u64, u64)> =
             (0..total).map(|number| (1 + number % LEVELS, number)).collect();
         wanted.sort_by_key(|(priority, number)| (LEVELS - priority, *number));

@@ -63,8 +63,8 @@ fn sends(history: &History) -> Sends {
 pub(crate) struct Gone {
     /// By topic and queue: the least offset that is left.
     pub(crate) starts: BTreeMap<(u32, u32), u64>,
-    /// By group: how many messages it lost.
-    pub(crate) expired: BTreeMap<u32, u64>,
+    /// By group and topic: how many messages it lost.
+    pub(crate) expired: BTreeMap<(u32, u32), u64>,
 }
 
 impl Gone {
@@ -105,14 +105,19 @@ pub(crate) fn check(history: &History, groups: &[u32], drain: Drain, gone: &Gone
             let begun = topic.and_then(|topic| seen.began.get(&(*group, topic)));
             begun.is_some_and(|begun| *begun < sends.attempted[value])
         };
-        let taken: Vec<Value> = taken.into_iter().filter(had_begun).collect();
-        let counted = gone.expired.get(group).copied().unwrap_or(0);
-        if taken.len() as u64 > counted {
-            let what = format!(
-                "group {group} lost {} messages to retention, which counts {counted}",
-                taken.len()
-            );
-            findings.violated("expired-counted", what);
+        let mut taken_of: BTreeMap<u32, u64> = BTreeMap::new();
+        for place in taken.iter().filter(|value| had_begun(value)).filter_map(|at| places.get(at)) {
+            *taken_of.entry(place.topic).or_default() += 1;
+        }
+        for (topic, taken) in taken_of {
+            let counted = gone.expired.get(&(*group, topic)).copied().unwrap_or(0);
+            if taken > counted {
+                let what = format!(
+                    "group {group} lost {taken} messages of topic {topic} to retention, which \
+                     counts {counted}"
+                );
+                findings.violated("expired-counted", what);
+            }
         }
         if missing.is_empty() {
             continue;
@@ -224,7 +229,7 @@ mod tests {
         assert_eq!(checks(&look(&scene, Drain::Complete)), ["lost"]);
         assert_eq!(look(&scene, Drain::Cut).verdict(), Verdict::Unknown);
         let starts = BTreeMap::from([((0, 0), 1)]);
-        let gone = Gone { starts, expired: BTreeMap::from([(0, 1)]) };
+        let gone = Gone { starts, expired: BTreeMap::from([((0, 0), 1)]) };
         let trimmed = check(&scene.history, &[0], Drain::Complete, &gone);
         assert_eq!(trimmed.verdict(), Verdict::True, "its time was over");
         let silent = Gone { expired: BTreeMap::new(), ..gone };

@@ -19,8 +19,8 @@ pub(crate) struct Replica {
     pub(crate) values: BTreeMap<Place, Option<Value>>,
     /// What a group has not considered or not acknowledged, over all topics.
     pub(crate) lag: BTreeMap<u32, u64>,
-    /// What a group lost to retention, over all topics.
-    pub(crate) expired: BTreeMap<u32, u64>,
+    /// What a group lost of a topic to retention.
+    pub(crate) expired: BTreeMap<(u32, u32), u64>,
 }
 
 /// `drained` says that all groups had taken everything.

@@ -13,8 +13,9 @@ const SLACK: Micros = 10_000;
 #[derive(Debug, Default)]
 struct Told {
     topic: u32,
-    /// The earliest of the times that it was sent for, or may have been moved to.
-    earliest: Option<Micros>,
+    /// The earliest of the times that it was sent for.
+    sent_for: Option<Micros>,
+    changes: Vec<Change>,
     handles: BTreeSet<String>,
     /// When a send was answered first.
     sent: Option<Micros>,
@@ -24,6 +25,32 @@ struct Told {
     recall_unknown: bool,
     seen: BTreeMap<u32, BTreeSet<Place>>,
     first_seen: Option<Micros>,
+}
+
+/// A request for another time that may have had an effect.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    due: Micros,
+    invoked: Micros,
+    /// When it was answered; `None` where nobody knows what came of it.
+    ended: Option<Micros>,
+    /// It was answered that the message was moved.
+    moved: bool,
+}
+
+impl Told {
+    /// Before this it cannot have fired. A change that was answered takes the place of what was
+    /// asked for before it began: a repeated send changes nothing, once one was answered.
+    fn earliest(&self) -> Option<Micros> {
+        let last = self.changes.iter().filter(|change| change.moved).map(|change| change.invoked);
+        let last = last.max();
+        let over = |known: Option<Micros>| {
+            last.is_some_and(|last| known.is_some_and(|known| known < last))
+        };
+        let changes = self.changes.iter().filter(|change| !over(change.ended));
+        let sent_for = self.sent_for.filter(|_| !over(self.sent));
+        changes.map(|change| change.due).chain(sent_for).min()
+    }
 }
 
 /// `disturbed` says that a clock was: then no time is promised. `groups` had to get everything.
@@ -56,7 +83,7 @@ fn collect(history: &History) -> BTreeMap<Value, Told> {
                 let told = all.entry(*value).or_default();
                 told.topic = *topic;
                 if !failed {
-                    told.earliest = Some(told.earliest.map_or(*due, |known| known.min(*due)));
+                    told.sent_for = Some(told.sent_for.map_or(*due, |known| known.min(*due)));
                 }
                 if let Some(Answer::Scheduled(handle)) = answer {
                     told.handles.insert(handle.clone());
@@ -72,11 +99,20 @@ fn collect(history: &History) -> BTreeMap<Value, Told> {
             }
             (What::Reschedule { value, due, .. }, answer) => {
                 let told = all.entry(*value).or_default();
-                if !failed {
-                    told.earliest = Some(told.earliest.map_or(*due, |known| known.min(*due)));
-                }
                 if let Some(Answer::Ended(ending)) = answer {
                     told.endings.push((operation.invoked, *ending));
+                }
+                let refused = matches!(
+                    answer,
+                    Some(Answer::Ended(Ending::AlreadyFired | Ending::NotFound | Ending::Recalled))
+                );
+                if !failed && !refused {
+                    told.changes.push(Change {
+                        due: *due,
+                        invoked: operation.invoked,
+                        ended: answer.map(|_| operation.ended()),
+                        moved: answer.is_some(),
+                    });
                 }
             }
             _ => {}
@@ -97,7 +133,7 @@ fn collect(history: &History) -> BTreeMap<Value, Told> {
 }
 
 fn check_early(value: Value, told: &Told, disturbed: bool, findings: &mut Findings) {
-    let (Some(seen), Some(earliest)) = (told.first_seen, told.earliest) else { return };
+    let (Some(seen), Some(earliest)) = (told.first_seen, told.earliest()) else { return };
     if !disturbed && seen + SLACK < earliest {
         let what = format!("{value} was received by {seen} us, and was due at {earliest} us");
         findings.violated("early", what);
@@ -152,26 +188,28 @@ fn check_all_came(
         let fired = said(Ending::AlreadyFired) || !told.seen.is_empty();
         fired || told.sent.is_some() && !told.recall_unknown
     };
-    let missing = |told: &&Told| must(told) && !told.seen.contains_key(&group);
-    let missing_values: Vec<Value> =
-        all.iter().filter(|(_, told)| missing(told)).map(|(value, _)| *value).collect();
-    if missing_values.is_empty() {
-        return;
+    let missing = |told: &Told| must(told) && !told.seen.contains_key(&group);
+    let mut missing_values: BTreeMap<u32, Vec<Value>> = BTreeMap::new();
+    for (value, told) in all.iter().filter(|(_, told)| missing(told)) {
+        missing_values.entry(told.topic).or_default().push(*value);
     }
-    // Nobody was told where a message lies that nobody received: retention counts what it took.
-    let counted = gone.expired.get(&group).copied().unwrap_or(0);
-    if missing_values.len() as u64 <= counted {
-        findings.count("delayed and expired", missing_values.len() as u64);
-        return;
-    }
-    let what = format!(
-        "group {group} never got {} delayed messages, such as {}; retention counts {counted}",
-        missing_values.len(),
-        missing_values[0]
-    );
-    match drain {
-        Drain::Complete => findings.violated("delayed-lost", what),
-        Drain::Cut => findings.unknown.push(what),
+    for (topic, missing) in missing_values {
+        // Nobody was told where a message lies that nobody received: retention counts what it took.
+        let counted = gone.expired.get(&(group, topic)).copied().unwrap_or(0);
+        if missing.len() as u64 <= counted {
+            findings.count("delayed and expired", missing.len() as u64);
+            continue;
+        }
+        let what = format!(
+            "group {group} never got {} delayed messages of topic {topic}, such as {}; retention \
+             counts {counted}",
+            missing.len(),
+            missing[0]
+        );
+        match drain {
+            Drain::Complete => findings.violated("delayed-lost", what),
+            Drain::Cut => findings.unknown.push(what),
+        }
     }
 }
 
@@ -211,6 +249,22 @@ mod tests {
     }
 
     #[test]
+    fn a_change_that_was_answered_and_changed_nothing_is_seen() {
+        let sent = || Scene::default().delayed(1, 100, "a", (0, 5));
+        let later = sent().moved(1, 300, (6, 9)).received(&[(1, 0)], 1, (90, 110));
+        assert_eq!(checks(&look(&later)), ["early"]);
+        let in_time = sent().moved(1, 300, (6, 9)).received(&[(1, 0)], 1, (290, 310));
+        assert_eq!(look(&in_time).verdict(), Verdict::True);
+        // Of two that overlap nobody knows which came last.
+        let both = sent().moved(1, 300, (6, 20)).moved(1, 50, (8, 9));
+        let both = both.received(&[(1, 0)], 1, (60, 70));
+        assert_eq!(look(&both).verdict(), Verdict::True);
+        let after = sent().moved(1, 50, (6, 8)).moved(1, 300, (9, 20));
+        let after = after.received(&[(1, 0)], 1, (60, 70));
+        assert_eq!(checks(&look(&after)), ["early"]);
+    }
+
+    #[test]
     fn a_message_that_fires_twice_is_seen() {
         let scene = Scene::default()
             .delayed(1, 10, "a", (0, 5))
@@ -244,9 +298,12 @@ mod tests {
         assert_eq!(checks(&look(&lost)), ["delayed-lost"]);
         let cut = check(&lost.history, &[0], (Drain::Cut, false), &Gone::default());
         assert_eq!(cut.verdict(), Verdict::Unknown);
-        let gone = Gone { expired: BTreeMap::from([(0, 1)]), ..Gone::default() };
+        let gone = Gone { expired: BTreeMap::from([((0, 0), 1)]), ..Gone::default() };
         let taken = check(&lost.history, &[0], (Drain::Complete, false), &gone);
         assert_eq!(taken.verdict(), Verdict::True);
+        let elsewhere = Gone { expired: BTreeMap::from([((0, 1), 1)]), ..Gone::default() };
+        let lost_here = check(&lost.history, &[0], (Drain::Complete, false), &elsewhere);
+        assert_eq!(checks(&lost_here), ["delayed-lost"]);
         let fired = Scene::default().told(1, Ending::AlreadyFired, (20, 30));
         assert_eq!(checks(&look(&fired)), ["delayed-lost"]);
         let nowhere = Scene::default()

@@ -111,8 +111,10 @@ pub(super) fn content(node: &Node, at: usize) -> Option<Replica> {
             lag_of(state, found.id, &mut replica.lag);
             for group in 0..u32::MAX {
                 let Some(group_found) = state.group(&group_name(group)) else { break };
-                *replica.expired.entry(group).or_default() +=
-                    state.expired(group_found.id, found.id);
+                let expired = state.expired(group_found.id, found.id);
+                if expired > 0 {
+                    replica.expired.insert((group, topic), expired);
+                }
             }
         }
     });

@@ -1,5 +1,6 @@
 //! `raftmq bench delayed`: how soon delayed messages become visible when many are due together.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -20,8 +21,8 @@ const WINDOW: usize = 64;
 const CONSUMERS: usize = 16;
 /// A consumer that got nothing for so long has seen all there is.
 const QUIET: Duration = Duration::from_secs(10);
-/// Bytes of a body that say when it is due.
-const DUE: usize = 8;
+/// Bytes of a body that say when it is due, and which of all it is.
+const HEAD: usize = 16;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DelayedLoad {
@@ -42,7 +43,7 @@ pub(in crate::cli) struct DelayedLoad {
     hold: bool,
     /// Bytes of each body.
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
-    #[arg(value_parser = clap::value_parser!(u32).range(8..=65_536))]
+    #[arg(value_parser = clap::value_parser!(u32).range(HEAD as i64..=65_536))]
     size: u32,
     /// Messages in one request; all of one request are due together.
     #[arg(long, value_name = "N", default_value_t = 16)]
@@ -62,8 +63,11 @@ pub(super) struct Delays {
     topic: String,
     sent: u64,
     sent_per_second: f64,
+    /// Different ones.
     received: u64,
-    /// Messages that were made visible before their time: none, or the broker is wrong.
+    /// Messages that came again.
+    repeated: u64,
+    /// Messages that were made visible or came before their time: none, or the broker is wrong.
     early: u64,
     /// From when the first was due to when the last one was visible.
     fired_within_ms: u64,
@@ -99,6 +103,7 @@ impl DelayedLoad {
             sent: self.count,
             sent_per_second: self.count as f64 / took.as_secs_f64(),
             received: 0,
+            repeated: 0,
             early: 0,
             fired_within_ms: 0,
             fired_per_second: 0.0,
@@ -132,11 +137,14 @@ impl DelayedLoad {
         let sends = (0..requests).map(|request| {
             let due = self.due(request, requests, begins);
             let count = batch.min(self.count - request * batch);
-            let mut body = BytesMut::with_capacity(self.size as usize);
-            body.put_u64(due);
-            body.resize(self.size as usize, b'x');
-            let draft = Draft::new(topic.clone(), body.freeze());
-            let drafts = vec![draft; usize::try_from(count).expect("at most 128")];
+            let draft = |number: u64| {
+                let mut body = BytesMut::with_capacity(self.size as usize);
+                body.put_u64(due);
+                body.put_u64(request * batch + number);
+                body.resize(self.size as usize, b'x');
+                Draft::new(topic.clone(), body.freeze())
+            };
+            let drafts: Vec<Draft> = (0..count).map(draft).collect();
             let producer = &producer;
             async move { producer.send_at(&drafts, Some(due)).await }
         });
@@ -145,13 +153,12 @@ impl DelayedLoad {
         Ok(())
     }
 
-    /// When each was due and visible, in milliseconds since 1970.
     async fn receive(
         &self,
         endpoint: &str,
         topic: &TopicName,
         begins: u64,
-    ) -> Result<Vec<(u64, u64)>, Failure> {
+    ) -> Result<Vec<Seen>, Failure> {
         tokio::time::sleep(Duration::from_millis(begins.saturating_sub(now()))).await;
         let take = Take {
             topic: topic.clone(),
@@ -171,32 +178,50 @@ impl DelayedLoad {
     }
 }
 
-async fn drain(consumer: SimpleConsumer) -> Result<Vec<(u64, u64)>, Failure> {
+/// One delivery; times are milliseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// Which of all messages.
+    number: u64,
+    due: u64,
+    visible: u64,
+    /// By the consumer's clock.
+    came: u64,
+}
+
+async fn drain(consumer: SimpleConsumer) -> Result<Vec<Seen>, Failure> {
     let mut seen = Vec::new();
     loop {
         let messages = consumer.receive().await?;
         if messages.is_empty() {
             return Ok(seen);
         }
-        let times = messages.iter().map(|message| (due_in(&message.body), message.stored));
-        seen.extend(times);
+        let came = now();
+        seen.extend(messages.iter().map(|message| {
+            let (due, number) = head(&message.body);
+            Seen { number, due, visible: message.stored, came }
+        }));
         consumer.ack(&messages).await?;
     }
 }
 
-fn due_in(body: &Bytes) -> u64 {
-    body.first_chunk::<DUE>().map_or(0, |due| u64::from_be_bytes(*due))
+/// Other people's messages count as due in 1970, and are the first one.
+fn head(body: &Bytes) -> (u64, u64) {
+    let head = body.first_chunk::<HEAD>().map_or(0, |head| u128::from_be_bytes(*head));
+    (u64::try_from(head >> 64).expect("half of it"), head as u64)
 }
 
 impl Delays {
-    fn count(&mut self, seen: &[(u64, u64)], begins: u64) {
+    fn count(&mut self, seen: &[Seen], begins: u64) {
         let mut late: Vec<u64> =
-            seen.iter().map(|(due, visible)| visible.saturating_sub(*due)).collect();
+            seen.iter().map(|one| one.visible.saturating_sub(one.due)).collect();
         late.sort_unstable();
         let at = |share: usize| late.get(late.len().saturating_sub(1) * share / 100);
-        let last = seen.iter().map(|(_, visible)| *visible).max().unwrap_or(begins);
-        self.received = seen.len() as u64;
-        self.early = seen.iter().filter(|(due, visible)| visible < due).count() as u64;
+        let last = seen.iter().map(|one| one.visible).max().unwrap_or(begins);
+        let different: HashSet<u64> = seen.iter().map(|one| one.number).collect();
+        self.received = different.len() as u64;
+        self.repeated = seen.len() as u64 - self.received;
+        self.early = seen.iter().filter(|one| one.visible.min(one.came) < one.due).count() as u64;
         self.fired_within_ms = last.saturating_sub(begins);
         self.fired_per_second = self.received as f64 * 1000.0 / self.fired_within_ms.max(1) as f64;
         self.late_p50_ms = at(50).copied().unwrap_or_default();
@@ -234,6 +259,7 @@ mod tests {
             sent: 3,
             sent_per_second: 0.0,
             received: 0,
+            repeated: 0,
             early: 0,
             fired_within_ms: 0,
             fired_per_second: 0.0,
@@ -242,9 +268,26 @@ mod tests {
             late_max_ms: 0,
             durability: String::new(),
         };
-        delays.count(&[(1_000, 1_005), (1_000, 1_500), (2_000, 1_999)], 1_000);
-        assert_eq!((delays.received, delays.early), (3, 1));
+        let seen = |number, due, visible, came| Seen { number, due, visible, came };
+        let all = [
+            seen(0, 1_000, 1_005, 1_006),
+            seen(0, 1_000, 1_005, 1_400),
+            seen(1, 1_000, 1_500, 1_501),
+            seen(2, 2_000, 1_999, 2_001),
+            seen(3, 2_000, 2_000, 1_998),
+        ];
+        delays.count(&all, 1_000);
+        assert_eq!((delays.received, delays.repeated, delays.early), (4, 1, 2));
         assert_eq!((delays.late_p50_ms, delays.late_max_ms), (5, 500));
-        assert_eq!(delays.fired_within_ms, 999);
+        assert_eq!(delays.fired_within_ms, 1_000);
+    }
+
+    #[test]
+    fn a_body_says_which_it_is() {
+        let mut body = BytesMut::new();
+        body.put_u64(7);
+        body.put_u64(9);
+        assert_eq!(head(&body.freeze()), (7, 9));
+        assert_eq!(head(&Bytes::from_static(b"x")), (0, 0));
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt};
@@ -16,8 +16,8 @@ use crate::client::{CHANNELS, Client, ClientError, Draft, Producer, SimpleConsum
 use crate::node::{Figures, Tally};
 
 use super::super::failure::Failure;
-use super::Shape;
 use super::report::{Bar, Refusals};
+use super::{Shape, Sort};
 
 /// Messages that one receive asks for; the protocol allows no more.
 pub(super) const RECEIVE: u32 = 32;
@@ -29,6 +29,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 const INVISIBLE: Duration = Duration::from_secs(60);
 /// What goes before a measurement: messages of one request, and requests under way.
 const FILL: (usize, usize) = (32, 64);
+
+/// In milliseconds since 1970.
+fn in_an_hour() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from((since + Duration::from_secs(3600)).as_millis()).unwrap_or(u64::MAX)
+}
 
 /// One run, as all its loops see it. Everything runs on one thread.
 pub(super) struct Course {
@@ -73,6 +79,16 @@ impl Course {
     fn drafts(&self, count: usize) -> Vec<Draft> {
         let body = Bytes::from(vec![b'x'; self.size()]);
         vec![self.draft(body); count]
+    }
+
+    /// What one place of the window sends, again and again.
+    fn drafts_of(&self, place: u32, kind: Sort) -> Vec<Draft> {
+        let mut drafts = self.drafts(usize::try_from(self.shape.batch).expect("at most 128"));
+        if kind == Sort::Ordered {
+            let message_group = format!("place-{place}");
+            drafts.iter_mut().for_each(|one| one.message_group = Some(message_group.clone()));
+        }
+        drafts
     }
 
     fn size(&self) -> usize {
@@ -125,7 +141,7 @@ impl Course {
     pub(super) async fn produce(
         self: &Rc<Self>,
         rate: Option<u32>,
-        transactional: bool,
+        kind: Sort,
     ) -> Result<(Figures, Refusals), Failure> {
         let in_flight = usize::try_from(self.shape.in_flight).expect("at most 65536");
         let producer = Rc::new(Producer::connect(&self.endpoint, in_flight).await?);
@@ -138,8 +154,9 @@ impl Course {
                 let share = f64::from(place) / f64::from(self.shape.in_flight);
                 Pace { next: start + interval.mul_f64(share), interval }
             });
-            let producer = (Rc::clone(&producer), transactional);
-            loops.spawn_local(Rc::clone(self).produce_loop(producer, times, pace));
+            let drafts = self.drafts_of(place, kind);
+            let load = (Rc::clone(&producer), kind, drafts);
+            loops.spawn_local(Rc::clone(self).produce_loop(load, times, pace));
         }
         self.run("produce", loops).await;
         let refused = self.refused.figures(0, self.shape.time());
@@ -154,11 +171,10 @@ impl Course {
 
     async fn produce_loop(
         self: Rc<Self>,
-        (producer, transactional): (Rc<Producer>, bool),
+        (producer, kind, drafts): (Rc<Producer>, Sort, Vec<Draft>),
         times: Times,
         mut pace: Option<Pace>,
     ) {
-        let drafts = self.drafts(usize::try_from(self.shape.batch).expect("at most 128"));
         loop {
             if let Some(pace) = &mut pace {
                 pace.wait().await;
@@ -167,10 +183,10 @@ impl Course {
             if begun >= times.end {
                 return;
             }
-            let sent = if transactional {
-                producer.transact(&drafts).await
-            } else {
-                producer.send(&drafts).await.map(|_| ())
+            let sent = match kind {
+                Sort::Normal | Sort::Ordered => producer.send(&drafts).await.map(drop),
+                Sort::Delayed => producer.send_at(&drafts, Some(in_an_hour())).await.map(drop),
+                Sort::Transactional => producer.transact(&drafts).await,
             };
             let now = Instant::now();
             let tally = match sent {
@@ -331,7 +347,7 @@ struct Trip {
 
 impl Trip {
     fn new(in_flight: usize, shape: &Shape) -> Self {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let run = now.map_or(0, |since| u64::from(since.subsec_nanos()) ^ (since.as_secs() << 30));
         Self {
             run,

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::base::{GroupName, TopicName};
 use crate::node::Load;
@@ -92,13 +92,24 @@ pub(super) struct Produce {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
-    /// Send transactional messages, and commit each: a topic of that type is needed.
-    #[arg(long)]
-    transactional: bool,
+    /// What is sent; the topic has to take that type of messages. Each place of the window has a
+    /// message group of its own, what is delayed is due an hour later, and what is transactional is
+    /// committed.
+    #[arg(long, value_enum, default_value_t = Sort::Normal)]
+    kind: Sort,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
     way: Way,
+}
+
+/// What `bench produce` sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    Normal,
+    Ordered,
+    Delayed,
+    Transactional,
 }
 
 #[derive(Debug, Args)]
@@ -198,13 +209,16 @@ impl Produce {
         let disk = disk::measure(&self.shape.data).await?;
         let End { endpoint, durability } = self.way.end().await?;
         let course = Course::new(endpoint, self.topic, self.shape.clone());
-        let (figures, refusals) = course.produce(self.rate, self.transactional).await?;
-        let latency_of = if self.transactional {
-            "a send and its commit, until both are answered OK"
-        } else {
-            "a send, until it is answered OK"
+        let (figures, refusals) = course.produce(self.rate, self.kind).await?;
+        let (bench, latency_of) = match self.kind {
+            Sort::Normal => ("produce", "a send, until it is answered OK"),
+            Sort::Ordered => ("ordered", "a send, until it is answered OK"),
+            Sort::Delayed => ("delayed", "a send, until it is answered OK"),
+            Sort::Transactional => {
+                ("transactional", "a send and its commit, until both are answered OK")
+            }
         };
-        let mut report = Report::new("produce", latency_of, &self.shape, figures, disk);
+        let mut report = Report::new(bench, latency_of, &self.shape, figures, disk);
         report.refusals = Some(refusals);
         report.durability = durability;
         Ok(report)

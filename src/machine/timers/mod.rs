@@ -26,7 +26,7 @@ use super::codec::require;
 use super::deliveries::Starts;
 use super::error::SectionError;
 use super::limits::TIMERS_MAX;
-use crate::base::{LogPosition, QueueOffset, TopicId, UtcMillis};
+use crate::base::{LogPosition, Millis, Mutant, QueueOffset, TopicId, UtcMillis};
 use crate::command::{Reader, Refusal, TimerKey, TimerOutcome, Unit, Writer};
 use crate::message::MessageIdHash;
 
@@ -135,6 +135,9 @@ impl Timers {
     /// The message shall not fire.
     pub(super) fn recall(&mut self, key: &TimerKey, stamp: UtcMillis) -> TimerOutcome {
         let Some(row) = self.find(key) else { return self.ended.outcome(key) };
+        if Mutant::RecallIgnored.is_on() {
+            return TimerOutcome::Recalled;
+        }
         self.forget(&row);
         self.rows.remove(row.original);
         self.ended.add(&row, false, stamp);
@@ -150,6 +153,9 @@ impl Timers {
         stamp: UtcMillis,
     ) -> TimerOutcome {
         let Some(row) = self.find(key) else { return self.ended.outcome(key) };
+        if Mutant::RescheduleIgnored.is_on() {
+            return TimerOutcome::Rescheduled;
+        }
         self.rows.set_phase(row.original, Phase::Pending { due });
         if row.phase != (Phase::Pending { due }) {
             self.wheel.add(due, row.original);
@@ -182,6 +188,8 @@ impl Timers {
     /// At most `limit` messages that are due by `stamp`, in the order in which they fire. Each has
     /// to be told to [`Self::fired`].
     pub(super) fn take_due(&mut self, stamp: UtcMillis, limit: u32) -> Vec<Row> {
+        let early = if Mutant::FiredEarly.is_on() { 300 } else { 0 };
+        let stamp = stamp.plus(Millis::new(early));
         self.wheel.open_until(stamp, &self.rows);
         let mut taken = Vec::new();
         while taken.len() < limit as usize {

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::Half;
-use crate::base::{LogPosition, QueueOffset};
+use crate::base::{LogPosition, Mutant, QueueOffset};
 use crate::command::{
     Checked, Decided, Decision, End, Prepare, Prepared, Published, Refusal, Reply, Transaction,
     Unit,
@@ -83,6 +83,10 @@ impl State {
     ) -> io::Result<Reply> {
         let End { transaction, decision, by } = *end;
         if let Some(decided) = self.decided.get(transaction.at).copied() {
+            if Mutant::LastDecisionTold.is_on() {
+                let decided = Decided { decision, ..decided };
+                return Ok(Reply::Ended { decided, repeated: true });
+            }
             return Ok(if decided.decision == decision {
                 Reply::Ended { decided, repeated: true }
             } else {
@@ -95,6 +99,9 @@ impl State {
         let half = self.halves.take(transaction.at);
         let place = match decision {
             Decision::Commit => Some((half.queue, self.show(entry, &half, effects)?)),
+            Decision::RollBack if Mutant::RolledBackShown.is_on() => {
+                Some((half.queue, self.show(entry, &half, effects)?))
+            }
             Decision::RollBack => None,
         };
         self.deliveries.references_mut().release(transaction.at, Holder::Half);

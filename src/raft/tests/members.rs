@@ -250,6 +250,34 @@ async fn nodes_move() {
     assert_eq!(cluster.node(1).topics(), 3);
 }
 
+/// Stopped before its first entry came, so that its own log does not know where it was; found in
+/// `nodes_move`, whose follower is killed that early now and then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_entries_moves() {
+    let mut cluster = Cluster::started(3).await;
+    lead(&cluster, 1).await;
+    create(&cluster, 1, "before").await;
+    for node in 1..=3 {
+        cluster.kill(node).await;
+    }
+    for entry in fs::read_dir(cluster.dir(2)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            fs::remove_dir_all(path).unwrap();
+        }
+    }
+    // No leader remembers that it had entries.
+    for (node, result) in cluster.start_all(&[1, 3]).await {
+        assert_eq!(result, Ok(()), "node {node}");
+    }
+    create(&cluster, 1, "without-it").await;
+    cluster.relocate(2).await;
+    cluster.start(2).await.unwrap();
+    cluster.agree().await;
+    assert_eq!(cluster.node(2).topics(), 2);
+    create(&cluster, 2, "after").await;
+}
+
 /// A leader that dies between the two entries of a change leaves it to the next one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_half_done_change_is_finished_by_the_next_leader() {
