@@ -188,16 +188,7 @@ impl Desk {
 
     /// `skips` of the unwanted runs go with what is found.
     fn look(&mut self, state: &State, wish: &Wish<'_>, mut skips: usize) -> io::Result<Found> {
-        let (version, expressions) = state.subscriptions(wish.group, wish.topic);
-        if version != self.version {
-            self.unwanted.clear();
-            self.unlogged.clear();
-            self.progress.clear();
-            self.version = version;
-        }
-        // `None` is what cannot be parsed: not written by this version, so it may want anything.
-        let live: Vec<Option<TagFilter>> =
-            expressions.iter().map(|text| TagFilter::parse(text).ok()).collect();
+        let live = self.live_filters(state, wish);
         self.note_freed(state, wish);
         let progress = self.progress.entry(wish.filter_text.to_owned()).or_default();
         let mut found = Found::default();
@@ -264,6 +255,19 @@ impl Desk {
         }
         self.turn = self.turn.wrapping_add(1);
         Ok(found)
+    }
+
+    /// Those of the group's members; what was known under others is void. `None` is what cannot be
+    /// parsed: not written by this version, so it may want anything.
+    fn live_filters(&mut self, state: &State, wish: &Wish<'_>) -> Vec<Option<TagFilter>> {
+        let (version, expressions) = state.subscriptions(wish.group, wish.topic);
+        if version != self.version {
+            self.unwanted.clear();
+            self.unlogged.clear();
+            self.progress.clear();
+            self.version = version;
+        }
+        expressions.iter().map(|text| TagFilter::parse(text).ok()).collect()
     }
 
     /// Looks at the lines that became free since the last look, or at all of them when it is not
