@@ -62,6 +62,13 @@ impl Replica {
         })
     }
 
+    /// The reply of a receive was written; one of its handles names its checkout.
+    pub(super) fn delivered(&self, topic: &TopicName, group: &GroupName, handle: &str) {
+        if let Ok(handle) = self.open_handle(handle, topic, group) {
+            self.written.note([handle.checkout], self.env.clock.monotonic());
+        }
+    }
+
     /// The messages of a receive whose reply could not be written come back within a second.
     pub(super) async fn undelivered(
         &self,

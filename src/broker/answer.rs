@@ -40,7 +40,8 @@ impl Replica {
             Ok(Question::Status { at_least, units }) => {
                 self.own_status(at_least, units).await.encode()
             }
-            Ok(Question::Seen { consumers }) => {
+            Ok(Question::Seen { consumers, written }) => {
+                self.written.note(written, self.env.clock.monotonic());
                 for consumer in &consumers {
                     self.client_seen(consumer, ClientKind::PushConsumer, None);
                 }

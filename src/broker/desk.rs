@@ -58,6 +58,8 @@ pub(super) struct Desk {
     version: u32,
     /// The queue to look at first, so that all get their turn.
     turn: u32,
+    /// Queues that give nothing more until what they have many of is done (rule R13).
+    capped: BTreeSet<QueueId>,
 }
 
 /// What all filters know of message groups in order.
@@ -146,8 +148,13 @@ struct Scan<'a> {
     /// Moves on over what does not match, and stays at the first that does.
     looked: QueueOffset,
     matched: bool,
-    /// There is no room to note another message of a line.
+    /// There is no room to note another message of a line, or apply would not give the next one.
     full: bool,
+    /// Apply would not give a message that was never handed out: the queue has as many gaps as may
+    /// be, and it would be one more.
+    capped: bool,
+    /// What may be had behind a grant of this scan: apply takes them one after the other.
+    edge: Option<QueueOffset>,
     grants: Vec<Grant>,
     room: usize,
     budget: usize,
@@ -172,7 +179,8 @@ impl Desk {
         Ok(found)
     }
 
-    /// Whether [`Self::find`] would find something, or has more to look at. Reserves nothing.
+    /// Whether [`Self::find`] would find something, or has more to look at. Reserves nothing, and
+    /// what it saw is found by the next [`Self::find`].
     pub(super) fn peek(&mut self, state: &State, wish: &Wish<'_>) -> io::Result<bool> {
         let found = self.look(state, wish, 0)?;
         Ok(found.grants > 0 || found.more)
@@ -180,16 +188,7 @@ impl Desk {
 
     /// `skips` of the unwanted runs go with what is found.
     fn look(&mut self, state: &State, wish: &Wish<'_>, mut skips: usize) -> io::Result<Found> {
-        let (version, expressions) = state.subscriptions(wish.group, wish.topic);
-        if version != self.version {
-            self.unwanted.clear();
-            self.unlogged.clear();
-            self.progress.clear();
-            self.version = version;
-        }
-        // `None` is what cannot be parsed: not written by this version, so it may want anything.
-        let live: Vec<Option<TagFilter>> =
-            expressions.iter().map(|text| TagFilter::parse(text).ok()).collect();
+        let live = self.live_filters(state, wish);
         self.note_freed(state, wish);
         let progress = self.progress.entry(wish.filter_text.to_owned()).or_default();
         let mut found = Found::default();
@@ -231,15 +230,20 @@ impl Desk {
                 looked: progress.looked.get(&queue).copied().unwrap_or_default(),
                 matched: false,
                 full: false,
+                capped: false,
+                edge: None,
                 grants: Vec::new(),
                 room: wish.batch - found.grants,
                 budget,
             };
             scan.run()?;
             budget = scan.budget;
-            let (looked, grants) = (scan.looked, scan.grants);
+            let (looked, grants, capped) = (scan.looked, scan.grants, scan.capped);
             progress.looked.insert(queue, looked);
+            note_capped(&mut self.capped, (state, wish), queue, (capped, grants.is_empty()));
             found.grants += grants.len();
+            // What is taken now may make room for what was not.
+            found.more |= capped && found.grants > 0;
             if !grants.is_empty() {
                 let skips = take_skips(unwanted, &mut skips);
                 found.takes.push(Take { queue, skips, grants });
@@ -251,6 +255,19 @@ impl Desk {
         }
         self.turn = self.turn.wrapping_add(1);
         Ok(found)
+    }
+
+    /// Those of the group's members; what was known under others is void. `None` is what cannot be
+    /// parsed: not written by this version, so it may want anything.
+    fn live_filters(&mut self, state: &State, wish: &Wish<'_>) -> Vec<Option<TagFilter>> {
+        let (version, expressions) = state.subscriptions(wish.group, wish.topic);
+        if version != self.version {
+            self.unwanted.clear();
+            self.unlogged.clear();
+            self.progress.clear();
+            self.version = version;
+        }
+        expressions.iter().map(|text| TagFilter::parse(text).ok()).collect()
     }
 
     /// Looks at the lines that became free since the last look, or at all of them when it is not
@@ -348,6 +365,32 @@ fn takes_priorities(state: &State, topic: TopicId) -> bool {
     state.topic_by_id(topic).is_some_and(|topic| topic.kinds.contains(&MessageKind::Priority))
 }
 
+/// Says once that a queue gives nothing more (rule R13).
+fn note_capped(
+    known: &mut BTreeSet<QueueId>,
+    (state, wish): (&State, &Wish<'_>),
+    queue: QueueId,
+    (capped, nothing): (bool, bool),
+) {
+    if !capped {
+        if !nothing {
+            known.remove(&queue);
+        }
+        return;
+    }
+    if known.insert(queue) {
+        let topic = state.topic_by_id(wish.topic).map(|topic| topic.name.to_string());
+        let group = state.group_by_id(wish.group).map(|group| group.name.to_string());
+        tracing::warn!(
+            topic,
+            group,
+            %queue,
+            "{PENDING_PER_QUEUE_MAX} gaps of messages that are not handed out: a slow message group \
+             or a filter holds up the queue until some of its messages are acknowledged"
+        );
+    }
+}
+
 fn nobody_wants(live: &[Option<TagFilter>], unit: Unit) -> bool {
     let may_match = |filter: &TagFilter| filter.may_match(unit.tag_hash);
     !live.iter().any(|filter| filter.as_ref().is_none_or(may_match))
@@ -380,7 +423,11 @@ impl Scan<'_> {
                 if self.room == 0 {
                     return;
                 }
-                if !self.wants(ready.offset, ready.unit) || self.is_reserved(ready.offset) {
+                if self.is_reserved(ready.offset) {
+                    continue;
+                }
+                if !self.wants(ready.offset, ready.unit) {
+                    self.nobody_takes_again(ready.offset, ready.unit);
                     continue;
                 }
                 match self.line(ready.unit) {
@@ -439,8 +486,8 @@ impl Scan<'_> {
         }
         if wanted {
             self.matched = true;
-            if !self.is_reserved(at) {
-                self.grant(at, unit);
+            if !self.is_reserved(at) && self.fits(at) {
+                self.grant_new(at, unit);
             }
             return;
         }
@@ -477,6 +524,20 @@ impl Scan<'_> {
 
     fn is_reserved(&self, offset: QueueOffset) -> bool {
         self.reserved.is_some_and(|reserved| reserved.contains_key(&offset))
+    }
+
+    /// Apply would give this one, which was never handed out; else the scan is over.
+    fn fits(&mut self, at: QueueOffset) -> bool {
+        let pair = (self.wish.group, self.wish.topic);
+        let fits = self.edge == Some(at) || self.state.fits(pair, self.queue, at);
+        self.capped |= !fits;
+        self.full |= !fits;
+        fits
+    }
+
+    fn grant_new(&mut self, offset: QueueOffset, unit: Unit) {
+        self.grant(offset, unit);
+        self.edge = Some(offset.next());
     }
 
     fn grant(&mut self, offset: QueueOffset, unit: Unit) {

@@ -36,6 +36,7 @@ mod topics;
 mod transactions;
 mod waiters;
 mod watch;
+mod written;
 
 pub use api::{
     AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, GivenUp,
@@ -55,8 +56,8 @@ pub use pulse::Pulse;
 pub use receive::RECEIVE_BATCH_MAX;
 pub use replica::Replica;
 pub use transactions::{
-    CheckRule, EndRequest, PendingCheck, PrepareRequest, PreparedMessage, ProducerStream,
-    TransactionCheck, TransactionFilter, TransactionInfo,
+    CheckRule, EndRequest, PUBLISHED_MAX, PendingCheck, PrepareRequest, PreparedMessage,
+    ProducerStream, TransactionCheck, TransactionFilter, TransactionInfo,
 };
 
 use std::collections::BTreeMap;

@@ -14,6 +14,7 @@ use crate::broker::remote::Question;
 use crate::broker::retention;
 use crate::broker::transactions;
 use crate::command::{Checkout, Command, Delivery, Release, Renew, Reply, Subscribe};
+use crate::machine::{Renewal, State};
 
 /// Deliveries that one tick ends at most, and delayed messages that it makes visible, so that no
 /// entry takes long to apply. Each tick waits for its sync, so this also bounds how fast they come.
@@ -130,6 +131,7 @@ async fn rounds(replica: &Replica) {
         next = Instant::now() + ROUND;
         let now = replica.env.clock.monotonic();
         replica.clients.expire(now);
+        replica.group.read(|state| replica.written.keep(now, |id| waits(state, id)));
         if replica.serving() {
             renew(replica).await;
             forget_gone(replica);
@@ -151,7 +153,7 @@ async fn renew(replica: &Replica) {
     for renewal in due {
         if !replica.clients.is_alive(&renewal.consumer, now) {
             gone.push((renewal.group, renewal.consumer));
-        } else if wall.since(renewal.first) < RENEW_MAX {
+        } else if is_renewed(&renewal, wall, |id| replica.written.contains(id)) {
             alive.push(renewal.checkout);
         }
     }
@@ -166,6 +168,19 @@ async fn renew(replica: &Replica) {
         let release = Release { group, consumer, invisible: RELEASE_AFTER };
         submit(replica, Delivery::Release(release)).await;
     }
+}
+
+/// What nobody has written to its client is with nobody, though the client lives (rule R22).
+fn is_renewed(renewal: &Renewal, wall: UtcMillis, written: impl Fn(CheckoutId) -> bool) -> bool {
+    let has_it = renewal.renewed || written(renewal.checkout);
+    has_it && wall.since(renewal.first) < RENEW_MAX
+}
+
+/// Whether the log does not show yet that a checkout reached its client.
+fn waits(state: &State, id: CheckoutId) -> bool {
+    state.checkout(id).is_some_and(|checkout| {
+        checkout.auto_renew && checkout.until == checkout.first.plus(checkout.invisible)
+    })
 }
 
 async fn submit(replica: &Replica, delivery: Delivery) {
@@ -245,10 +260,12 @@ async fn tell_leader(replica: &Replica) {
         replica.clients.recent_holders(TELL_AGE, now, holds)
     });
     let Some(leader) = replica.leader() else { return };
-    if consumers.is_empty() || leader == replica.node() {
+    // What is beyond this is told in the next rounds, when the first ones have been renewed.
+    let written: Vec<CheckoutId> = replica.written.all().into_iter().take(RENEWALS_MAX).collect();
+    if consumers.is_empty() && written.is_empty() || leader == replica.node() {
         return;
     }
-    let question = Question::Seen { consumers }.encode();
+    let question = Question::Seen { consumers, written }.encode();
     if let Err(error) = replica.ask(leader, question, replica.default_deadline()).await {
         tracing::debug!(%error, "told again in the next round");
     }
@@ -268,5 +285,29 @@ impl Replica {
             let release = Release { group, consumer: client.clone(), invisible: RELEASE_AFTER };
             submit(self, Delivery::Release(release)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that serves a client may die before the client has read what it was handed.
+    #[test]
+    fn only_what_reached_its_client_is_renewed() {
+        let first = UtcMillis::new(1_000_000);
+        let renewal = |renewed| Renewal {
+            checkout: CheckoutId::new(7),
+            consumer: ClientId::new("c").unwrap(),
+            group: GroupId::new(1),
+            first,
+            renewed,
+        };
+        let wall = first.plus(Millis::from_secs(40));
+        assert!(!is_renewed(&renewal(false), wall, |_| false));
+        assert!(is_renewed(&renewal(false), wall, |id| id == CheckoutId::new(7)));
+        assert!(is_renewed(&renewal(true), wall, |_| false), "the log says that it reached it");
+        let late = first.plus(RENEW_MAX);
+        assert!(!is_renewed(&renewal(true), late, |_| true));
     }
 }

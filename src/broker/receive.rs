@@ -49,10 +49,12 @@ impl Replica {
         gone: &Gone,
     ) -> Result<Vec<Delivered>, ReceiveError> {
         assert!(request.attempt_id.is_some(), "the facade makes one up where it is missing");
+        let mut patience = Patience { until: deadline, was_asked: false };
         loop {
             let remaining = deadline.saturating_duration_since(Instant::now());
             request.poll = remaining;
-            let result = match self.leader() {
+            let leader = self.leader();
+            let result = match leader {
                 Some(leader) if leader == self.node() => {
                     self.receive_here(&request, filter, deadline, gone).await
                 }
@@ -61,7 +63,7 @@ impl Replica {
             };
             match result {
                 Ok(parcels) => return self.open_parcels(parcels, &request),
-                Err(Declined::NotLeader) if Instant::now() < deadline => {
+                Err(Declined::NotLeader) if patience.lasts(leader.is_some(), Instant::now()) => {
                     self.leader_changed(NO_LEADER_PAUSE).await;
                 }
                 Err(declined) => return Err(refused(declined, &request)),
@@ -369,6 +371,25 @@ impl Replica {
     }
 }
 
+/// Until when a poll looks for another leader.
+struct Patience {
+    until: Instant,
+    was_asked: bool,
+}
+
+impl Patience {
+    /// Whether to ask again. A leader that was asked and is gone may have handed messages out, which
+    /// nobody else gets before their time is over: whoever leads next is asked for the same attempt,
+    /// though the poll's own time is over by then.
+    fn lasts(&mut self, asked: bool, now: Instant) -> bool {
+        if asked && !self.was_asked {
+            self.was_asked = true;
+            self.until = self.until.max(now + FORWARD_GRACE.duration());
+        }
+        now < self.until
+    }
+}
+
 /// How long a [`Mutant`] waits for the log.
 const GUESS_AFTER: Duration = Duration::from_millis(30);
 
@@ -455,5 +476,25 @@ fn refused(declined: Declined, request: &ReceiveRequest) -> ReceiveError {
         Declined::Unavailable { reason, outcome_unknown } => {
             Unavailable { reason, outcome_unknown }.into()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_have_handed_something_out_is_asked_again_though_the_poll_is_over() {
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        let mut patience = Patience { until: now, was_asked: false };
+        assert!(!patience.lasts(false, now), "nobody was asked: another broker group has its turn");
+        assert!(patience.lasts(true, now));
+        assert!(patience.lasts(false, now + second), "no leader yet");
+        assert!(patience.lasts(true, now + second));
+        assert!(!patience.lasts(true, now + second * 2), "another ask does not make it longer");
+        let mut long = Patience { until: now + second * 20, was_asked: false };
+        assert!(long.lasts(true, now) && long.lasts(true, now + second * 19));
+        assert!(!long.lasts(true, now + second * 20));
     }
 }

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 
 use crate::base::{
-    ClientId, GroupName, LogIndex, Millis, NodeId, QueueId, QueueOffset, TopicName, UtcMillis,
+    CheckoutId, ClientId, GroupName, LogIndex, Millis, NodeId, QueueId, QueueOffset, TopicName,
+    UtcMillis,
 };
 use crate::broker::api::{MembersChange, ReceiveRequest};
 use crate::broker::members::{read_change, write_change};
@@ -19,8 +20,9 @@ pub(super) enum Question {
     Watch(ReceiveRequest),
     /// To anyone: where it stands, once it has applied `at_least`.
     Status { at_least: Option<LogIndex>, units: bool },
-    /// To the leader: consumers that live on the asking node.
-    Seen { consumers: Vec<ClientId> },
+    /// To the leader: consumers that live on the asking node, and checkouts that it has written to
+    /// their clients.
+    Seen { consumers: Vec<ClientId>, written: Vec<CheckoutId> },
     /// To the leader: one step of a change of members.
     Members(MembersChange),
     /// To the leader: hand over to this node.
@@ -86,9 +88,10 @@ impl Question {
                 writer.option(at_least.as_ref(), |writer, index| writer.u64(index.get()));
                 writer.bool(*units);
             }
-            Self::Seen { consumers } => {
+            Self::Seen { consumers, written } => {
                 writer.u8(SEEN);
                 writer.list(consumers, |writer, id| writer.string(id.as_str()));
+                writer.list(written, |writer, checkout| writer.put(checkout));
             }
             Self::Members(change) => {
                 writer.u8(MEMBERS);
@@ -119,7 +122,10 @@ impl Question {
                 at_least: reader.option(|reader| reader.u64().map(LogIndex::new))?,
                 units: reader.bool()?,
             },
-            SEEN => Self::Seen { consumers: reader.list(ClientId::read)? },
+            SEEN => Self::Seen {
+                consumers: reader.list(ClientId::read)?,
+                written: reader.list(CheckoutId::read)?,
+            },
             MEMBERS => Self::Members(read_change(&mut reader)?),
             LEAD_BY => Self::LeadBy(NodeId::new(reader.u64()?)),
             PRODUCERS => Self::Producers(reader.list(Wanted::read)?),
@@ -228,4 +234,22 @@ pub(super) fn decode_parcels(bytes: Bytes) -> Result<Result<Vec<Parcel>, Decline
     };
     reader.end()?;
     Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_has_seen_and_written_survives_the_wire() {
+        let consumers = vec![ClientId::new("c@1").unwrap()];
+        let written = vec![CheckoutId::new(7), CheckoutId::new(8)];
+        let seen = Question::Seen { consumers: consumers.clone(), written: written.clone() };
+        match Question::decode(seen.encode()) {
+            Ok(Question::Seen { consumers: read, written: told }) => {
+                assert_eq!((read, told), (consumers, written));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -22,6 +22,7 @@ use crate::broker::pulse::Pulse;
 use crate::broker::subscriptions::Subscriptions;
 use crate::broker::transactions::Producers;
 use crate::broker::waiters::Waiters;
+use crate::broker::written::Written;
 use crate::broker::{ASKED_OF_BROKER, Bell, Options};
 use crate::env::Env;
 use crate::raft::{AskError, Group};
@@ -48,6 +49,7 @@ pub struct Inner {
     pub(super) desks: Desks,
     pub(super) lane: Lane,
     pub(super) waiters: Waiters,
+    pub(super) written: Written,
     pub(super) subscriptions: Subscriptions,
     /// Spreads sends over the queues of their topics.
     pub(super) turn: AtomicU32,
@@ -87,6 +89,7 @@ impl Replica {
             desks: Desks::default(),
             lane,
             waiters: bell.waiters.clone(),
+            written: Written::default(),
             subscriptions: Subscriptions::default(),
             turn: AtomicU32::new(0),
             handle_key: Mutex::new(None),

@@ -10,6 +10,7 @@ use crate::broker::desk::Wish;
 use crate::broker::receive::{FORWARD_GRACE, NO_LEADER_PAUSE, Place};
 use crate::broker::remote::{self, Declined, Question};
 use crate::filter::TagFilter;
+use crate::machine::State;
 
 /// A watch that was told "now" and whose client then took nothing has used up a wake-up; another
 /// one is woken after this time.
@@ -17,7 +18,8 @@ const WAKE_AGAIN: Duration = Duration::from_secs(1);
 
 impl Replica {
     /// Whether there is something that this poll would get; false when there was not until the
-    /// deadline. Takes nothing, so it may be dropped at any moment.
+    /// deadline. Takes nothing: what was seen is found by whoever takes next. So it may be dropped at
+    /// any moment.
     pub(super) async fn watch(
         &self,
         request: &ReceiveRequest,
@@ -53,6 +55,12 @@ impl Replica {
                 return Err(Declined::NotLeader);
             }
             self.ensure_subscribed(group, topic, &normal).await?;
+            // What this attempt was handed, and never got to see, is the first that it gets.
+            let attempt = request.attempt_id.as_deref().unwrap_or_default();
+            let again = |state: &State| state.checkout_of_attempt(group, topic, attempt).is_some();
+            if self.group.read(again) {
+                return Ok(true);
+            }
             let wish = Wish { group, topic, queues, filter, filter_text: &normal, batch: 1 };
             let found = self.group.read(|state| desk.lock().peek(state, &wish));
             if found.map_err(|error| self.storage(&error))? {

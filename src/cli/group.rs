@@ -18,7 +18,8 @@ pub(super) enum Group {
     Create {
         #[arg(value_parser = group_name)]
         name: GroupName,
-        /// How often a message is handed out before it counts as dead; 1 to 1000.
+        /// How often a message in order is handed out before it counts as dead, and what push
+        /// consumers are told; 1 to 1000. What is not in order comes again for as long as it is kept.
         #[arg(long, value_name = "N", default_value_t = 17)]
         #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
         attempts: u32,

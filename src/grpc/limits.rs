@@ -83,6 +83,7 @@ pub(super) fn message(message: &v2::Message) -> Result<(), Refused> {
     }
     message_id(&system.message_id)?;
     message_type(system.message_type)?;
+    one_kind(system)?;
     if let Some(at) = &system.delivery_timestamp {
         delivery_timestamp(at)?;
     }
@@ -176,6 +177,39 @@ fn message_type(number: i32) -> Result<(), Refused> {
             let text = format!("the message type is {number}; 0 to 6 are known");
             Err(Refused::new(Code::BadRequest, text))
         }
+    }
+}
+
+/// What makes a message of one kind excludes what makes it of another: official clients refuse such
+/// a message too, and its order would be silently wrong, since a message that is delayed, or not
+/// decided, takes its place among the others only then.
+fn one_kind(system: &v2::SystemProperties) -> Result<(), Refused> {
+    let group = system.message_group.as_deref().filter(|group| !group.is_empty());
+    let transaction = system.message_type == i32::from(v2::MessageType::Transaction);
+    let delayed = system.delivery_timestamp.is_some();
+    let conflict = |one: &str, other: &str| {
+        let text = format!("the message has {one} and {other}; send it with one of them");
+        Err(Refused::new(Code::MessagePropertyConflictWithType, text))
+    };
+    if let Some(group) = group {
+        let group = format!("a message group, {group},");
+        if transaction {
+            let text = format!(
+                "the message has {group} and is transactional; leave the message group out, or send \
+                 it as a message in order"
+            );
+            return Err(Refused::new(Code::MessagePropertyConflictWithType, text));
+        }
+        if delayed {
+            return conflict(&group, "a delivery timestamp");
+        }
+    }
+    let Some(priority) = system.priority else { return Ok(()) };
+    let priority = format!("a priority, {priority},");
+    match group {
+        Some(group) => conflict(&priority, &format!("a message group, {group}")),
+        None if delayed => conflict(&priority, "a delivery timestamp"),
+        None => Ok(()),
     }
 }
 

@@ -128,6 +128,7 @@ async fn poll(broker: &Broker, request: ReceiveRequest, reply: Reply, mut ending
     broker.client_seen(&request.client, client_kind(&request), Some(&request.group));
     let give_up = Instant::now() + request.poll + BROKER_GRACE;
     let (topic, group) = (request.topic.clone(), request.group.clone());
+    let auto_renew = request.auto_renew;
     let (asker, gone) = leaving();
     let mut receiving = Box::pin(broker.receive(request, &gone));
     let listens = tokio::select! {
@@ -137,6 +138,9 @@ async fn poll(broker: &Broker, request: ReceiveRequest, reply: Reply, mut ending
                 Ok(messages) if messages.is_empty() => reply.refuse(nothing()).await,
                 Ok(messages) => {
                     if reply.deliver(&messages).await.is_ok() {
+                        if auto_renew {
+                            broker.delivered(&topic, &group, &messages);
+                        }
                         return Code::Ok;
                     }
                     broker.undelivered(&topic, &group, messages).await;

@@ -11,7 +11,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use crate::base::{ClientId, TopicName};
-use crate::broker::{Broker, ClientKind, PendingCheck, ProducerStream, TransactionCheck};
+use crate::broker::{
+    Broker, ClientKind, PUBLISHED_MAX, PendingCheck, ProducerStream, TransactionCheck,
+};
 use crate::wire::rocketmq::{self as v2, Code, telemetry_command::Command};
 
 use super::ending::Ending;
@@ -22,8 +24,9 @@ use super::settings::{self, Unfit};
 use super::status::{Refused, ok};
 use super::transaction;
 
-/// Commands on their way to one client; a client that does not read stops being read.
-const OUTBOX: usize = 16;
+/// Commands on their way to one client: one place, which is free again when its command was taken
+/// to be written. A client that does not read stops being read.
+const OUTBOX: usize = 1;
 
 type Item = Result<v2::TelemetryCommand, Status>;
 pub(super) type Commands = ReceiverStream<Item>;
@@ -98,7 +101,7 @@ struct Conversation {
 #[derive(Default)]
 struct Publishing {
     stream: Option<ProducerStream>,
-    /// Its topics under the names that they go by there.
+    /// The topics that it said last, under the names that they go by there.
     topics: HashMap<TopicName, v2::Resource>,
 }
 
@@ -109,7 +112,7 @@ impl Publishing {
         }
         let stream = self.stream.get_or_insert_with(|| broker.producer_stream(client));
         stream.publishes(stated.topics.iter().map(|(topic, _)| topic.clone()));
-        self.topics.extend(stated.topics.iter().cloned());
+        self.topics = stated.topics.iter().take(PUBLISHED_MAX).cloned().collect();
     }
 
     /// The next question to this producer. Cancel safe.
@@ -137,13 +140,12 @@ impl Conversation {
                 pending = self.publishing.next() => {
                     let question = self.publishing.question(pending.check.clone());
                     tokio::select! {
-                        sent = self.outbox.send(Ok(question)) => match sent {
-                            Ok(()) => pending.written(),
-                            Err(_) => return,
+                        gone = ask(&self.outbox, pending, question) => match gone {
+                            Ok(()) => continue,
+                            Err(Gone) => return,
                         },
                         () = ending.comes() => return,
                     }
-                    continue;
                 }
                 () = self.outbox.closed() => return,
                 () = ending.comes() => return,
@@ -185,6 +187,24 @@ impl Conversation {
     }
 }
 
+/// The client left.
+#[derive(Debug)]
+struct Gone;
+
+/// A question counts once it was taken to be written, as an answer to a poll does: what only lies
+/// in the outbox of a client that does not read has asked nobody.
+async fn ask(
+    outbox: &mpsc::Sender<Item>,
+    pending: PendingCheck,
+    question: v2::TelemetryCommand,
+) -> Result<(), Gone> {
+    outbox.send(Ok(question)).await.map_err(|_| Gone)?;
+    // The only place is free again when the question was taken.
+    drop(outbox.reserve().await.map_err(|_| Gone)?);
+    pending.written();
+    Ok(())
+}
+
 fn status_only(status: v2::Status) -> v2::TelemetryCommand {
     v2::TelemetryCommand { status: Some(status), command: None }
 }
@@ -204,5 +224,34 @@ mod tests {
         assert_eq!(streams.clients(), 1);
         drop(second);
         assert_eq!(streams.clients(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_question_counts_once_it_was_taken_to_be_written() {
+        let (outbox, mut commands) = mpsc::channel(OUTBOX);
+        let (pending, mut written) = PendingCheck::example();
+        let question = status_only(ok());
+        let asking = tokio::spawn(async move { ask(&outbox, pending, question).await });
+        // The question lies there, and nobody takes it.
+        while commands.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(written.try_recv().is_err() && !asking.is_finished());
+        assert!(commands.recv().await.is_some());
+        assert_eq!(written.await, Ok(()));
+        asking.await.unwrap().unwrap();
+        // The client goes away with the question untaken.
+        let (outbox, commands) = mpsc::channel(OUTBOX);
+        let (pending, written) = PendingCheck::example();
+        let question = status_only(ok());
+        let asking = tokio::spawn(async move { ask(&outbox, pending, question).await });
+        while commands.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        drop(commands);
+        assert!(written.await.is_err() && asking.await.unwrap().is_err());
     }
 }

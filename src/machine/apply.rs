@@ -285,7 +285,7 @@ impl State {
                     fresh: full.is_none(),
                     rule: self.rule(checkout.group, checkout.topic).expect("both were checked"),
                 };
-                let checked_out = self.deliveries.check_out(checkout, &bounds);
+                let checked_out = self.deliveries.check_out(checkout, &bounds, ready);
                 self.take_places(&checked_out);
                 match full {
                     Some(refusal) if checked_out.granted.is_empty() => {

@@ -129,7 +129,7 @@ impl Model {
             offsets.push(At::Free);
         }
         for at in &mut offsets[usize::try_from(from).unwrap()..usize::try_from(to).unwrap()] {
-            if *at == At::Free {
+            if matches!(*at, At::Free | At::Ready { .. }) {
                 *at = At::Done;
             }
         }

@@ -326,6 +326,11 @@ impl State {
             && self.deliveries.is_open(pair, queue, offset)
     }
 
+    /// Whether the bounds of its queue let a group have a message that was never handed out.
+    pub fn fits(&self, pair: (GroupId, TopicId), queue: QueueId, offset: QueueOffset) -> bool {
+        self.deliveries.fits(pair, queue, offset)
+    }
+
     /// Zero for a topic that does not exist.
     pub fn lag(&self, group: GroupId, topic: TopicId) -> Lag {
         let queues = self.topic_by_id(topic).map_or(0, |topic| topic.queues);
@@ -441,13 +446,15 @@ impl State {
         self.halves.topics_due(now, after)
     }
 
-    /// Half messages of a topic whose checks are due, the most overdue first.
+    /// Half messages of a topic whose checks are due, the most overdue first, from the one behind
+    /// `after`: when its check is due, and where it lies.
     pub fn checks_due(
         &self,
         topic: TopicId,
         now: UtcMillis,
+        after: Option<(UtcMillis, LogPosition)>,
     ) -> impl Iterator<Item = (LogPosition, &Half)> {
-        self.halves.due(topic, now)
+        self.halves.due(topic, now, after)
     }
 
     /// Messages that a group lost to retention before it was done with them.

@@ -2,6 +2,7 @@
 //! holds while leaders die.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use raftmq::client::{Client, ClientError, Draft, Received, SimpleConsumer, Take}
 use rustix::process::Signal;
 use tokio::time::{sleep, timeout};
 
+use super::broker_groups::{held, spread_leaders};
 use crate::common::cluster::{Cluster, PATIENCE, Plan, kill, wait_drained};
 
 const GROUPS: usize = 10;
@@ -19,6 +21,9 @@ const CONSUMERS: usize = 4;
 /// The message group whose handler sleeps, and for how long at each message.
 const SLOW: &str = "line-0";
 const SLEEP: Duration = Duration::from_secs(1);
+/// What a busy machine may cost. A message group that is passed by until a poll ends, or its lock
+/// does, costs more.
+const STANDSTILL: Duration = Duration::from_secs(4);
 
 /// One message as a handler began with it, and whether its ack was answered.
 #[derive(Clone, Debug)]
@@ -27,7 +32,7 @@ struct Handled {
     acked: bool,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Story {
     /// By message group, in the order in which handlers began.
     handled: BTreeMap<String, Vec<Handled>>,
@@ -169,24 +174,22 @@ async fn wait_for(story: &Mutex<Story>, within: Duration, what: &str, is: impl F
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_sleeping_handler_holds_back_its_own_message_group_only() {
-    let cluster = Cluster::start(Plan::of(3));
+/// Sends `EACH` messages of each of these message groups and has consumers at all nodes work at
+/// them; how long it took until the nine that do not sleep were done, and what was seen.
+async fn nine(cluster: &Cluster, topic: &'static str, lines: Range<usize>) -> (Duration, Story) {
     let leader = cluster.leader().grpc;
-    cluster
-        .tool(leader, &["topic", "create", "orders", "--type", "fifo", "--queues", "2"])
-        .unwrap();
-    cluster.tool(leader, &["group", "create", "workers", "--ordered"]).unwrap();
+    cluster.tool(leader, &["topic", "create", topic, "--type", "fifo", "--queues", "2"]).unwrap();
+    let client = Client::connect(&leader.to_string()).await.unwrap();
     for number in 0..EACH {
-        let drafts: Vec<Draft> = (0..GROUPS).map(|line| draft("orders", line, number)).collect();
-        Client::connect(&leader.to_string()).await.unwrap().send(&drafts).await.unwrap();
+        let drafts: Vec<Draft> = lines.clone().map(|line| draft(topic, line, number)).collect();
+        client.send(&drafts).await.unwrap();
     }
     let story = Arc::new(Mutex::new(Story::default()));
     let start = Instant::now();
     let consumers: Vec<_> = (0..CONSUMERS)
         .map(|at| {
             let endpoint = cluster.nodes()[at % 3].grpc.to_string();
-            tokio::spawn(consume(endpoint, "orders", SLEEP, story.clone()))
+            tokio::spawn(consume(endpoint, topic, SLEEP, story.clone()))
         })
         .collect();
     wait_for(&story, Duration::from_secs(60), "the other nine", |story| {
@@ -194,16 +197,64 @@ async fn one_sleeping_handler_holds_back_its_own_message_group_only() {
     })
     .await;
     let took = start.elapsed();
-    let (slow, repeats) = {
-        let story = story.lock();
-        assert_eq!(story.overlaps, Vec::<String>::new());
-        (story.handled[SLOW].len(), check_order(&story))
-    };
-    println!("nine groups of {EACH} after {took:?}; the slow one was at {slow}; {repeats} repeats");
-    // Behind one another they would have waited for all of its sleeps.
-    assert!(slow < EACH / 2, "the others waited for the slow group, which was at {slow}");
-    assert_eq!(repeats, 0, "nothing failed, so nothing comes again");
     consumers.iter().for_each(tokio::task::JoinHandle::abort);
+    let story = story.lock().clone();
+    (took, story)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_sleeping_handler_holds_back_its_own_message_group_only() {
+    let cluster = Cluster::start(Plan::of(3));
+    let leader = cluster.leader().grpc;
+    cluster.tool(leader, &["group", "create", "workers", "--ordered"]).unwrap();
+    let (alone, story) = nine(&cluster, "alone", 1..GROUPS).await;
+    assert_eq!((story.overlaps.len(), check_order(&story)), (0, 0));
+    let (took, story) = nine(&cluster, "orders", 0..GROUPS).await;
+    assert_eq!(story.overlaps, Vec::<String>::new());
+    assert_eq!(check_order(&story), 0, "nothing failed, so nothing comes again");
+    let slow = story.handled[SLOW].len();
+    println!("nine groups of {EACH} after {alone:?}, and beside a slow one after {took:?}");
+    println!("the slow one was at {slow}");
+    // One wait for the sleeper, or for a poll to end that passed a message group by, is more.
+    let most = alone * 2 + STANDSTILL;
+    assert!(took < most, "{took:?} beside a sleeper, and {alone:?} without it");
+}
+
+/// All message groups of a topic live in one of the broker groups, whatever node takes them in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn order_holds_with_two_broker_groups() {
+    let cluster = Cluster::start(Plan { broker_groups: 2, ..Plan::of(3) });
+    spread_leaders(&cluster);
+    let nodes: Vec<String> = cluster.nodes().iter().map(|node| node.grpc.to_string()).collect();
+    let at = cluster.nodes()[0].grpc;
+    cluster.tool(at, &["topic", "create", "orders", "--type", "fifo", "--queues", "2"]).unwrap();
+    cluster.tool(at, &["group", "create", "workers", "--ordered"]).unwrap();
+    let story = Arc::new(Mutex::new(Story::default()));
+    let consumers: Vec<_> = (0..CONSUMERS)
+        .map(|at| {
+            let endpoint = nodes[at % 3].clone();
+            tokio::spawn(consume(endpoint, "orders", Duration::ZERO, story.clone()))
+        })
+        .collect();
+    for number in 0..EACH {
+        let drafts: Vec<Draft> = (0..GROUPS).map(|line| draft("orders", line, number)).collect();
+        Client::connect(&nodes[number % 3]).await.unwrap().send(&drafts).await.unwrap();
+    }
+    let sent = Instant::now();
+    wait_for(&story, Duration::from_secs(60), "all ten", |story| {
+        (0..GROUPS).all(|line| finished(story, line))
+    })
+    .await;
+    let after = sent.elapsed();
+    consumers.iter().for_each(tokio::task::JoinHandle::abort);
+    let story = story.lock();
+    assert_eq!(story.overlaps, Vec::<String>::new());
+    assert_eq!(check_order(&story), 0, "nothing failed, so nothing comes again");
+    let held = held(&cluster, at, "orders");
+    println!("{held:?}, and all were handled {after:?} after the last was sent");
+    let full: Vec<_> = held.iter().filter(|(_, messages)| *messages > 0).collect();
+    assert!(matches!(full[..], [(_, all)] if *all == (GROUPS * EACH) as u64), "{held:?}");
+    assert!(after < STANDSTILL * 2, "the last were handled {after:?} after they were sent");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

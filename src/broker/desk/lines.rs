@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Bound;
 
-use super::{Scan, SharedLines, Wish};
+use super::{SCAN_CHUNK, Scan, SharedLines, Wish};
 use crate::base::{QueueId, QueueOffset};
 use crate::command::{Grant, Order, Take, Unit};
 use crate::machine::State;
@@ -94,11 +94,16 @@ pub(super) fn free_ones(
             continue;
         }
         let mut last = None;
+        let mut fits = true;
         while let Some((queue, offset)) = lines.next(line, last) {
             last = Some((queue, offset));
             if !state.is_open(pair, queue, offset) {
                 lines.forget(line, (queue, offset));
                 continue;
+            }
+            fits = state.fits(pair, queue, offset);
+            if !fits {
+                break;
             }
             let unit = state.units(wish.topic, queue, offset, 1)?;
             let Some(unit) = unit.first().copied() else { break };
@@ -121,8 +126,10 @@ pub(super) fn free_ones(
                 break;
             }
         }
-        // One that is offered stays: a look that only asks whether there is something takes nothing.
-        if !taken.contains_key(&line) {
+        // One that is offered stays, for a look that only asks whether there is something; where it
+        // is taken, the next look finds it reserved or locked, and drops it. And one stays that its
+        // queue has no room for yet.
+        if !taken.contains_key(&line) && fits {
             lines.maybe_free.remove(&line);
         }
     }
@@ -157,17 +164,40 @@ impl Scan<'_> {
                     && !self.state.is_locked(pair, line)
             }
         };
-        if !self.lines.note(line, (self.queue, at)) {
+        let offered = here && free && !self.is_reserved(at);
+        // Not noted where it does not fit: the next scan begins with it.
+        if offered && !self.fits(at) || !self.lines.note(line, (self.queue, at)) {
             self.full = true;
+            self.taken.entry(line).and_modify(|more| *more = false);
             return;
         }
-        if here && free && !self.is_reserved(at) {
+        if offered {
             self.matched = true;
-            self.grant(at, unit);
+            self.grant_new(at, unit);
             self.taken.insert(line, self.shared.order == Order::Batch);
+            // From here on it is known, and only what may be free is looked at of known lines: the
+            // look that only asked must leave it to the one that takes.
+            self.lines.maybe_free.insert(line);
         } else {
             self.taken.entry(line).and_modify(|more| *more = false);
             self.look_behind(at.next());
+        }
+    }
+
+    /// The first of a line, which was handed out to a filter that nobody has any more, would lock it
+    /// for ever: it is skipped like what was never handed out, and those behind it with it.
+    pub(super) fn nobody_takes_again(&mut self, at: QueueOffset, unit: Unit) {
+        let Some(line) = self.line(unit) else { return };
+        if !self.nobody_wants(unit) || self.shared.reserved.contains_key(&line) {
+            return;
+        }
+        self.note_unwanted(at);
+        let pair = (self.wish.group, self.wish.topic);
+        for (queue, next) in self.state.followers(pair, line, SCAN_CHUNK) {
+            if queue != self.queue || !self.nobody_wants(next.unit) {
+                break;
+            }
+            self.note_unwanted(next.offset);
         }
     }
 

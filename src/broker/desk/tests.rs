@@ -1,6 +1,7 @@
 //! Scans over a machine on a simulated disk.
 
 mod lines;
+mod proptests;
 
 use std::path::Path;
 
@@ -9,8 +10,8 @@ use bytes::Bytes;
 use super::*;
 use crate::base::{ClientId, GroupName, LogIndex, LogPosition, Millis, Term, TopicName, UtcMillis};
 use crate::command::{
-    Checkout, Command, CreateGroup, CreateTopic, Delivery, OrderRule, Publish, PublishItem, Reply,
-    Subscribe,
+    Checkout, Command, CreateGroup, CreateTopic, Delivery, Granted, OrderRule, Publish,
+    PublishItem, Reply, Subscribe,
 };
 use crate::env::sim::Sim;
 use crate::machine::{Entry, Machine, Options};
@@ -80,18 +81,15 @@ impl Bench {
         self.publish_items(0, (line, tag), 1);
     }
 
-    fn publish_items(&mut self, queue: u32, (line, tag): (u64, &str), count: usize) {
-        let item = PublishItem {
-            queue: QueueId::new(queue),
-            kind: MessageKind::Normal,
-            id_hash: MessageIdHash::new(0),
-            body_crc: 0,
-            tag_hash: tag_hash(Some(tag)),
-            group_hash: line,
-            record: Bytes::from_static(b"a record"),
-            record_at: 0,
-        };
-        let items = vec![item; count];
+    fn publish_items(&mut self, queue: u32, of: (u64, &str), count: usize) {
+        let items = vec![item(queue, of); count];
+        self.apply(Command::Publish(Publish { topic: TOPIC, dedup: false, items }));
+    }
+
+    /// One message of each of these message groups.
+    fn publish_items_in(&mut self, lines: &[u64]) {
+        let item = |line: &u64| item(0, (*line, "t"));
+        let items = lines.iter().map(item).collect();
         self.apply(Command::Publish(Publish { topic: TOPIC, dedup: false, items }));
     }
 
@@ -122,6 +120,10 @@ impl Bench {
 
     /// Applies what was found as a checkout of `consumer`; answers how many were granted.
     fn check_out(&mut self, consumer: &str, found: &Found, invisible: Millis) -> usize {
+        self.granted(consumer, found, invisible).len()
+    }
+
+    fn granted(&mut self, consumer: &str, found: &Found, invisible: Millis) -> Vec<Granted> {
         let checkout = Checkout {
             group: GROUP,
             topic: TOPIC,
@@ -138,7 +140,7 @@ impl Bench {
         let crate::command::DeliveryOutcome::CheckedOut(out) = &outcomes[0] else {
             panic!("{outcomes:?}")
         };
-        out.granted.len()
+        out.granted.clone()
     }
 
     fn take(&mut self, filter: &str, batch: usize) -> Vec<u64> {
@@ -151,6 +153,19 @@ impl Bench {
     fn expire(&mut self) {
         self.stamp += 60_000;
         self.apply(Command::Tick { limit: 100_000 });
+    }
+}
+
+fn item(queue: u32, (line, tag): (u64, &str)) -> PublishItem {
+    PublishItem {
+        queue: QueueId::new(queue),
+        kind: MessageKind::Normal,
+        id_hash: MessageIdHash::new(0),
+        body_crc: 0,
+        tag_hash: tag_hash(Some(tag)),
+        group_hash: line,
+        record: Bytes::from_static(b"a record"),
+        record_at: 0,
     }
 }
 

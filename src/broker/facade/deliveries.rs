@@ -30,6 +30,16 @@ impl Broker {
         self.issuer(&request.handle)?.give_up(request).await
     }
 
+    /// The reply of a receive that the broker extends was written to a client that is there: only
+    /// then is it extended.
+    pub fn delivered(&self, topic: &TopicName, group: &GroupName, messages: &[Delivered]) {
+        // What one receive hands out is one checkout.
+        let Some(first) = messages.first() else { return };
+        if let Ok(replica) = self.issuer(&first.handle) {
+            replica.delivered(topic, group, &first.handle);
+        }
+    }
+
     /// The messages of a receive whose reply could not be written come back within a second.
     pub async fn undelivered(
         &self,

@@ -152,7 +152,9 @@ async fn first_ready<'a>(
     }
 }
 
-/// What is there now, without waiting for more.
+/// What is there now, without waiting for more. A leader that was asked and is gone is another
+/// matter: it may have handed something out, so the next one is waited for and asked for the same
+/// attempt, for a moment.
 async fn take_now(
     source: &Replica,
     request: &ReceiveRequest,
@@ -160,7 +162,7 @@ async fn take_now(
 ) -> Result<Vec<Delivered>, ReceiveError> {
     let now = ReceiveRequest { poll: Duration::ZERO, ..request.clone() };
     match source.receive(now, filter, Instant::now(), &Gone::never()).await {
-        // Its leader has just gone; the other groups are served meanwhile.
+        // Nobody leads it for longer than that; the other groups are served meanwhile.
         Err(ReceiveError::Unavailable(error)) if !error.outcome_unknown => Ok(Vec::new()),
         outcome => outcome,
     }

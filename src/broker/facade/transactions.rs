@@ -23,8 +23,8 @@ impl Broker {
         assert!(!send.messages.is_empty(), "the protocol refuses empty requests");
         send.deadline = send.deadline.min(Instant::now() + SEND_TIME_MAX.duration());
         let (topic, deadline) = (send.topic.clone(), send.deadline);
-        self.0.producers.sent(&request.producer, &topic);
         self.resolve_topic(&topic, deadline).await?;
+        self.0.producers.sent(&request.producer, &topic);
         let mut refused = NoTopic { topic: topic.clone() }.into();
         for replica in self.takers(&topic) {
             match replica.prepare(&request).await {

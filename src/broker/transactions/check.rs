@@ -28,12 +28,26 @@ const TOPICS_MAX: usize = 64;
 const CHECKS_MAX: usize = 256;
 /// Bytes of records that one round carries, unless one alone has more.
 const BYTES_MAX: usize = 1 << 20;
-/// How long another node may take to answer.
+/// How long another node may take to answer: longer than its producers may take.
 const PEER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Whom one round asks about one half message at most, one after the other.
+const PASSES_MAX: usize = 3;
+
+/// Where the next round goes on.
+#[derive(Debug, Default)]
+struct Turn {
+    /// Behind this topic.
+    topic: Option<TopicId>,
+    /// Within a topic that had more than its share, behind this check: those before it may have
+    /// reached nobody, and must not be the only ones ever tried.
+    within: BTreeMap<TopicId, (UtcMillis, LogPosition)>,
+    /// Counts rounds: what reached nobody is asked of another node then.
+    round: usize,
+}
 
 /// Runs until dropped.
 pub(in crate::broker) async fn check(replica: &Replica) {
-    let mut last = None;
+    let mut turn = Turn::default();
     loop {
         let now = replica.group.wall();
         let due = if replica.serving() && !replica.group.health().clock_suspect {
@@ -43,7 +57,7 @@ pub(in crate::broker) async fn check(replica: &Replica) {
         };
         let rest = match due {
             Some(due) if due <= now => {
-                last = round(replica, last, now).await;
+                round(replica, &mut turn, now).await;
                 PAUSE
             }
             Some(due) => due.since(now).duration().min(IDLE),
@@ -56,56 +70,81 @@ pub(in crate::broker) async fn check(replica: &Replica) {
 }
 
 /// A half message whose check is due.
+#[derive(Clone)]
 struct Due {
     at: LogPosition,
     half: Half,
     topic: TopicName,
 }
 
-/// Looks at the topics behind `last`; answers where the next round goes on.
-async fn round(replica: &Replica, last: Option<TopicId>, now: UtcMillis) -> Option<TopicId> {
-    let (due, last) = replica.group.read(|state| due(state, last, now));
-    if due.is_empty() {
-        return last;
+/// Asks whom it can. A producer that lives and does not read its stream is passed by for others.
+async fn round(replica: &Replica, turn: &mut Turn, now: UtcMillis) {
+    let mut waiting = replica.group.read(|state| due(state, turn, now));
+    turn.round = turn.round.wrapping_add(1);
+    if waiting.is_empty() {
+        return;
     }
-    let living = living(replica, &due).await;
-    let mut by_node: BTreeMap<NodeId, Vec<(Checked, CheckParcel)>> = BTreeMap::new();
-    for due in due {
-        let Some((node, original)) = whom(&due, &living) else { continue };
-        if let Some(asked) = parcel(replica, due, original) {
-            by_node.entry(node).or_default().push(asked);
+    let living = living(replica, &waiting).await;
+    let mut checked: Vec<Checked> = Vec::new();
+    for pass in 0..PASSES_MAX {
+        let mut by_node: BTreeMap<NodeId, Vec<(Due, Checked, CheckParcel)>> = BTreeMap::new();
+        for due in waiting.drain(..) {
+            let whom = whom(&due, &living, turn.round);
+            let Some((node, original)) = whom.get(pass).copied() else { continue };
+            if let Some((check, parcel)) = parcel(replica, due.clone(), original) {
+                by_node.entry(node).or_default().push((due, check, parcel));
+            }
+        }
+        let asked = by_node.into_iter().map(|(node, asking)| ask(replica, node, asking));
+        for (due, check, asked) in join_all(asked).await.into_iter().flatten() {
+            if asked {
+                checked.push(check);
+            } else {
+                waiting.push(due);
+            }
         }
     }
-    let asked = by_node.into_iter().map(|(node, parcels)| ask(replica, node, parcels));
-    let checked: Vec<Checked> = join_all(asked).await.into_iter().flatten().collect();
     if checked.is_empty() {
-        return last;
+        return;
     }
     let check = Command::Check(checked);
     if let Err(error) = replica.group.propose(check, replica.default_deadline()).await {
         tracing::debug!(%error, "producers were asked, which is not logged: they are asked again");
     }
-    last
 }
 
-fn due(state: &State, last: Option<TopicId>, now: UtcMillis) -> (Vec<Due>, Option<TopicId>) {
-    let topics: Vec<TopicId> = state.topics_to_check(now, last).take(TOPICS_MAX).collect();
+fn due(state: &State, turn: &mut Turn, now: UtcMillis) -> Vec<Due> {
+    let topics: Vec<TopicId> = state.topics_to_check(now, turn.topic).take(TOPICS_MAX).collect();
+    if topics.is_empty() && turn.topic.is_none() {
+        turn.within.clear();
+    }
     let share = (CHECKS_MAX / topics.len().max(1)).max(1);
+    // Fewer than may be: the next round begins with the first topic.
+    turn.topic = topics.last().copied().filter(|_| topics.len() == TOPICS_MAX);
     let (mut due, mut bytes) = (Vec::new(), 0);
     for id in &topics {
         let Some(topic) = state.topic_by_id(*id) else { continue };
-        for (at, half) in state.checks_due(*id, now).take(share) {
+        let behind = turn.within.remove(id);
+        let mut taken = 0;
+        for (at, half) in state.checks_due(*id, now, behind).take(share) {
             let size = half.unit.size as usize;
             if bytes > 0 && bytes + size > BYTES_MAX {
-                return (due, Some(*id));
+                turn.topic = Some(*id);
+                if let (0, Some(behind)) = (taken, behind) {
+                    turn.within.insert(*id, behind);
+                }
+                return due;
             }
             bytes += size;
+            taken += 1;
+            turn.within.insert(*id, (half.due, at));
             due.push(Due { at, half: half.clone(), topic: topic.name.clone() });
         }
+        if taken < share {
+            turn.within.remove(id);
+        }
     }
-    // Fewer than may be: the next round begins with the first topic.
-    let next = topics.last().copied().filter(|_| topics.len() == TOPICS_MAX);
-    (due, next)
+    due
 }
 
 /// Who lives where, of those that may be asked: by node, then by topic. This node comes first.
@@ -143,18 +182,20 @@ async fn living_at(replica: &Replica, node: NodeId, wanted: &[Wanted]) -> Vec<Li
     answer.ok().and_then(|answer| decode_living(answer).ok()).unwrap_or_default()
 }
 
-/// The node of the one that prepared it, or one of those where any producer of the topic lives.
-fn whom(due: &Due, everywhere: &Everywhere) -> Option<(NodeId, bool)> {
+/// Whom to ask, one after the other until one was: the one that prepared it, and then any producer
+/// of the topic, on other nodes first in other rounds and checks, so that one that does not answer
+/// is not asked for ever. Each with whether it is the one that prepared it.
+fn whom(due: &Due, everywhere: &Everywhere, round: usize) -> Vec<(NodeId, bool)> {
     let living =
         everywhere.iter().filter_map(|(node, living)| Some((node, living.get(&due.topic)?)));
     let original = living.clone().find(|(_, living)| living.clients.contains(&due.half.producer));
-    if let Some((node, _)) = original {
-        return Some((*node, true));
-    }
-    let any: Vec<NodeId> = living.filter(|(_, living)| living.any).map(|(node, _)| *node).collect();
-    // Another one each time: one that does not know the answer is not asked for ever.
-    let turn = usize::try_from(due.half.checks).unwrap_or_default() % any.len().max(1);
-    any.get(turn).map(|node| (*node, false))
+    let original = original.map(|(node, _)| (*node, true));
+    let mut any: Vec<(NodeId, bool)> =
+        living.filter(|(_, living)| living.any).map(|(node, _)| (*node, false)).collect();
+    let checks = usize::try_from(due.half.checks).unwrap_or_default();
+    let turn = checks.wrapping_add(round) % any.len().max(1);
+    any.rotate_left(turn);
+    original.into_iter().chain(any).collect()
 }
 
 /// `None` when it was decided meanwhile, or cannot be read, which ends the node.
@@ -175,13 +216,13 @@ fn parcel(replica: &Replica, due: Due, original: bool) -> Option<(Checked, Check
     Some((Checked { transaction, number: half.checks.saturating_add(1) }, parcel))
 }
 
-/// Those that were asked.
+/// Tells which were asked.
 async fn ask(
     replica: &Replica,
     node: NodeId,
-    parcels: Vec<(Checked, CheckParcel)>,
-) -> Vec<Checked> {
-    let (checks, parcels): (Vec<Checked>, Vec<CheckParcel>) = parcels.into_iter().unzip();
+    asking: Vec<(Due, Checked, CheckParcel)>,
+) -> Vec<(Due, Checked, bool)> {
+    let parcels: Vec<CheckParcel> = asking.iter().map(|(_, _, parcel)| parcel.clone()).collect();
     let asked = if node == replica.node() {
         replica.ask_producers(parcels).await
     } else {
@@ -189,7 +230,8 @@ async fn ask(
         let answer = replica.ask(node, question, Instant::now() + PEER_TIMEOUT).await;
         answer.ok().and_then(|answer| decode_asked(answer).ok()).unwrap_or_default()
     };
-    checks.into_iter().zip(asked).filter(|(_, asked)| *asked).map(|(check, _)| check).collect()
+    let asked = asked.into_iter().chain(std::iter::repeat(false));
+    asking.into_iter().zip(asked).map(|((due, check, _), asked)| (due, check, asked)).collect()
 }
 
 impl Replica {
@@ -250,17 +292,21 @@ mod tests {
     }
 
     #[test]
-    fn the_sender_is_asked_while_it_lives_else_all_others_in_turn() {
-        let asked = |checks, nodes: &[(&str, bool)]| {
-            whom(&due(checks), &everywhere(nodes)).map(|(node, original)| (node.get(), original))
+    fn the_sender_is_asked_first_while_it_lives_then_all_others_in_turn() {
+        let asked = |checks, nodes: &[(&str, bool)], round| -> Vec<(u64, bool)> {
+            let whom = whom(&due(checks), &everywhere(nodes), round);
+            whom.into_iter().map(|(node, original)| (node.get(), original)).collect()
         };
-        assert_eq!(asked(0, &[("", true), ("sender", false), ("", true)]), Some((2, true)));
+        let lives = [("", true), ("sender", true), ("", false)];
+        assert_eq!(asked(0, &lives, 0), [(2, true), (1, false), (2, false)]);
+        // It does not read, so no check is counted: others come first on other nodes in turn.
+        assert_eq!(asked(0, &lives, 1), [(2, true), (2, false), (1, false)]);
         let others = [("", true), ("", false), ("", true)];
-        let turns: Vec<_> = (0..4).map(|checks| asked(checks, &others)).collect();
-        assert_eq!(turns, [1, 3, 1, 3].map(|node| Some((node, false))));
-        assert_eq!(asked(0, &[("", false), ("", false)]), None);
-        assert_eq!(asked(0, &[]), None);
+        let turns: Vec<_> = (0..4).map(|checks| asked(checks, &others, 0)[0]).collect();
+        assert_eq!(turns, [1, 3, 1, 3].map(|node| (node, false)));
+        assert_eq!(asked(0, &[("", false), ("", false)], 0), []);
+        assert_eq!(asked(0, &[], 0), []);
         // A node that could not be asked says nothing of any topic.
-        assert_eq!(whom(&due(0), &vec![(NodeId::new(1), BTreeMap::new())]), None);
+        assert_eq!(whom(&due(0), &vec![(NodeId::new(1), BTreeMap::new())], 0), []);
     }
 }

@@ -19,7 +19,7 @@ pub(super) use self::check::check;
 pub(super) use self::id::{TransactionName, broker_group};
 pub(super) use self::parcel::{CheckParcel, Wanted, encode_asked, encode_living};
 pub(super) use self::producers::Producers;
-pub use self::producers::{PendingCheck, ProducerStream};
+pub use self::producers::{PUBLISHED_MAX, PendingCheck, ProducerStream};
 
 /// How often a producer is asked about a message that nobody has decided. It is logged with the
 /// message.

@@ -16,6 +16,11 @@ use crate::base::{ClientId, TopicName};
 const QUESTIONS: usize = 64;
 /// How long a stream may take to say that it has written a question.
 const WRITTEN: Duration = Duration::from_secs(1);
+/// Topics of one stream that are remembered. For those beyond, only what the producer itself has
+/// prepared is asked of it.
+pub const PUBLISHED_MAX: usize = 1024;
+/// Streams that are tried for one question, so that an answer comes while a leader waits for it.
+const STREAMS_MAX: usize = 2;
 
 /// A question on its way to a producer.
 #[derive(Debug)]
@@ -30,6 +35,18 @@ impl PendingCheck {
     pub fn written(self) {
         // Whoever asked may have stopped waiting: then it counts as not asked.
         let _ = self.written.send(());
+    }
+
+    /// Nobody waits for it any more.
+    fn is_void(&self) -> bool {
+        self.written.is_closed()
+    }
+
+    /// One for tests, and what tells that it was written.
+    #[cfg(test)]
+    pub fn example() -> (Self, oneshot::Receiver<()>) {
+        let (written, told) = oneshot::channel();
+        (Self { check: tests::question("t"), written }, told)
     }
 }
 
@@ -77,7 +94,7 @@ impl Producers {
     pub(in crate::broker) fn sent(&self, client: &ClientId, topic: &TopicName) {
         let mut inner = self.0.lock();
         for stream in inner.by_client.get_mut(client).into_iter().flatten() {
-            if !stream.topics.contains(topic) {
+            if !stream.publishes(topic) && stream.topics.len() < PUBLISHED_MAX {
                 stream.topics.insert(topic.clone());
             }
         }
@@ -103,7 +120,7 @@ impl Producers {
         client: Option<&ClientId>,
         check: &TransactionCheck,
     ) -> bool {
-        for questions in self.streams(client, &check.message.topic) {
+        for questions in self.streams(client, &check.message.topic).into_iter().take(STREAMS_MAX) {
             let (written, told) = oneshot::channel();
             let asked = PendingCheck { check: check.clone(), written };
             if questions.try_send(asked).is_ok()
@@ -149,21 +166,26 @@ impl Stream {
 }
 
 impl ProducerStream {
-    /// The topics that the producer says it sends to, from now on.
+    /// The topics that the producer says it sends to, from now on; what it said before is void, and
+    /// so is what it has shown, until it does again.
     pub fn publishes(&self, topics: impl IntoIterator<Item = TopicName>) {
         let mut inner = self.producers.0.lock();
         let mut streams = inner.by_client.get_mut(&self.client).into_iter().flatten();
         if let Some(stream) = streams.find(|stream| stream.number == self.number) {
-            stream.topics.extend(topics);
+            stream.topics = topics.into_iter().take(PUBLISHED_MAX).collect();
         }
     }
 
-    /// The next question. Cancel safe.
+    /// The next question. Cancel safe. What the leader has stopped waiting for was asked of others,
+    /// or will be, and is dropped.
     pub async fn next(&mut self) -> PendingCheck {
-        match self.questions.recv().await {
-            Some(pending) => pending,
-            // The registry holds the other end for as long as this lives.
-            None => std::future::pending().await,
+        loop {
+            match self.questions.recv().await {
+                Some(pending) if pending.is_void() => {}
+                Some(pending) => return pending,
+                // The registry holds the other end for as long as this lives.
+                None => std::future::pending().await,
+            }
         }
     }
 }
@@ -193,7 +215,7 @@ mod tests {
         TopicName::new(name).unwrap()
     }
 
-    fn question(of: &str) -> TransactionCheck {
+    pub(super) fn question(of: &str) -> TransactionCheck {
         TransactionCheck {
             transaction: "t".into(),
             message: Message {
@@ -239,6 +261,22 @@ mod tests {
         assert_eq!(living(&producers, "t"), (true, 1), "who has no stream cannot be asked");
         drop(second);
         assert_eq!(living(&producers, "t"), (false, 0));
+    }
+
+    #[test]
+    fn what_a_producer_says_holds_until_it_says_it_anew_and_is_bounded() {
+        let producers = Producers::default();
+        let stream = producers.enter(&client("one"));
+        stream.publishes([topic("a"), topic("b")]);
+        stream.publishes([topic("b")]);
+        assert_eq!(["a", "b"].map(|of| living(&producers, of).0), [false, true]);
+        stream.publishes((0..2 * PUBLISHED_MAX).map(|number| topic(&format!("t{number}"))));
+        for number in 0..PUBLISHED_MAX {
+            producers.sent(&client("one"), &topic(&format!("sent{number}")));
+        }
+        let known: usize =
+            producers.0.lock().by_client.values().flatten().map(|one| one.topics.len()).sum();
+        assert_eq!(known, PUBLISHED_MAX);
     }
 
     #[tokio::test]

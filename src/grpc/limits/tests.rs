@@ -266,3 +266,39 @@ fn client_properties_follow_the_specification() {
     let heavy: Vec<_> = names.iter().take(16).map(|name| (name.as_str(), &*value)).collect();
     assert!(check(&heavy).unwrap_err().contains("4096"));
 }
+
+#[test]
+fn a_message_is_of_one_kind() {
+    let code = Code::MessagePropertyConflictWithType;
+    let group = |system: &mut v2::SystemProperties| system.message_group = Some("g7".into());
+    let at = |system: &mut v2::SystemProperties| {
+        system.delivery_timestamp = Some(prost_types::Timestamp::default());
+    };
+    let found = refused(|_, system| {
+        group(system);
+        system.message_type = v2::MessageType::Transaction.into();
+    });
+    expect(found, code, &["g7", "transactional", "leave the message group out"]);
+    let found = refused(|_, system| {
+        group(system);
+        at(system);
+    });
+    expect(found, code, &["g7", "delivery timestamp", "one of them"]);
+    let found = refused(|_, system| {
+        group(system);
+        system.priority = Some(3);
+    });
+    expect(found, code, &["g7", "a priority, 3", "one of them"]);
+    let found = refused(|_, system| {
+        at(system);
+        system.priority = Some(0);
+    });
+    expect(found, code, &["delivery timestamp", "a priority, 0"]);
+    // A text that is set but empty counts as not set.
+    let found = refused(|_, system| {
+        system.message_group = Some(String::new());
+        at(system);
+    });
+    expect(found, Code::Ok, &[]);
+    expect(refused(|_, system| group(system)), Code::Ok, &[]);
+}

@@ -6,6 +6,7 @@ use super::queue::{Pending, Phase, QueueDeliveries, Standing};
 use super::{Deliveries, Holder, Key};
 use crate::base::{CheckoutId, Mutant, QueueId, QueueOffset, UtcMillis};
 use crate::command::{CheckedOut, Checkout, Grant, Granted, Order, Skip};
+use crate::machine::effect::ReadyCounts;
 use crate::machine::limits::PENDING_MAX;
 
 /// What the rest of the state says about a checkout that is being applied.
@@ -31,6 +32,7 @@ impl Deliveries {
         &mut self,
         checkout: &Checkout,
         bounds: &Bounds<'_>,
+        ready: &mut ReadyCounts,
     ) -> CheckedOut {
         if let Some(again) = self.serve_again(checkout, bounds.stamp) {
             return again;
@@ -48,7 +50,7 @@ impl Deliveries {
             let current = checkout.subscription_version == bounds.subscription_version;
             if current || Mutant::SkipKept.is_on() {
                 for skip in take.skips.iter().filter(|skip| skip.from < skip.to && skip.to <= end) {
-                    self.skip(checkout, take.queue, *skip, bounds);
+                    self.skip((checkout, take.queue), *skip, bounds, ready);
                 }
             }
             for grant in take.grants.iter().filter(|grant| grant.offset < end) {
@@ -104,12 +106,27 @@ impl Deliveries {
         record.items.iter().filter_map(still).collect()
     }
 
-    fn skip(&mut self, checkout: &Checkout, queue: QueueId, skip: Skip, bounds: &Bounds<'_>) {
+    /// What nobody wants is done with, also what somebody had once and nobody has now: the first of
+    /// a message group would keep those behind it from everybody.
+    fn skip(
+        &mut self,
+        (checkout, queue): (&Checkout, QueueId),
+        skip: Skip,
+        bounds: &Bounds<'_>,
+        ready: &mut ReadyCounts,
+    ) {
         let (found, now) = (checkout.subscription_version, bounds.subscription_version);
         assert_eq!(found, now, "a skip holds for the subscriptions it was computed under (R4)");
         let offset = skip.from;
         let key = Key { group: checkout.group, topic: checkout.topic, queue, offset };
-        self.queue_mut(key).skip(skip.from.get(), skip.to.get());
+        let deliveries = self.queue_mut(key);
+        deliveries.skip(skip.from.get(), skip.to.get());
+        let pending = deliveries.pending.range(skip.from.get()..skip.to.get());
+        let unwanted = pending.filter(|(_, pending)| pending.phase == Phase::Ready);
+        let unwanted: Vec<u64> = unwanted.map(|(offset, _)| *offset).collect();
+        for offset in unwanted {
+            self.take_away(Key { offset: QueueOffset::new(offset), ..key }, ready);
+        }
     }
 
     fn grant(

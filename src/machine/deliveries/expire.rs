@@ -34,7 +34,8 @@ impl Deliveries {
     }
 
     /// Drops what lies before `front` and has been visible since `stamp` or longer (rule R9); with
-    /// a topic, only of that one.
+    /// a topic, only of that one. What stands still is with nobody either: an abandoned message group
+    /// must not fill the room of those that are served.
     pub(in crate::machine) fn expire_visible(
         &mut self,
         front: LogPosition,
@@ -44,7 +45,7 @@ impl Deliveries {
     ) {
         let old = |key: &Key| {
             let pending = self.pending(*key).expect("what holds a record is pending");
-            pending.phase == Phase::Ready && pending.due <= stamp
+            matches!(pending.phase, Phase::Ready | Phase::Stopped) && pending.due <= stamp
         };
         let wanted = |key: &Key| only.is_none_or(|topic| topic == key.topic);
         let held = self.references.before(front).filter_map(|(original, holder)| match holder {
@@ -61,7 +62,7 @@ impl Deliveries {
     }
 
     /// Records that are needed and lie before `front`: each once, with one of those who need it, in
-    /// the order of first places.
+    /// the order of where they lie now.
     pub(in crate::machine) fn needed_before(
         &self,
         front: LogPosition,

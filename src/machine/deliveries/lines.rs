@@ -11,8 +11,10 @@ use super::Key;
 use crate::base::{GroupId, QueueId, QueueOffset, TopicId};
 use crate::command::{Exhausted, Order, Unit};
 
-/// Lines that became free of which the last ones are remembered, for each group and topic.
-const FREED_MAX: usize = 4096;
+/// Lines that became free of which the last ones are remembered, for each group and topic, on every
+/// replica: 4 KiB. A busy group's acks share entries, so one entry may free a few hundred; who missed
+/// some looks at all lines.
+const FREED_MAX: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Line {
@@ -147,5 +149,28 @@ impl Lines {
 
     pub(super) fn drop_group(&mut self, group: GroupId) {
         self.rules.remove(&group);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_freed_lines_are_remembered() {
+        let mut lines = Lines::default();
+        let (group, topic) = (GroupId::new(1), TopicId::new(2));
+        let freed = FREED_MAX as u64 + 1;
+        for hash in 1..=freed {
+            let line = Line { group, topic, hash };
+            let key = line.key((QueueId::new(0), QueueOffset::new(hash)));
+            lines.join(line, key);
+            lines.leave(line, key);
+        }
+        let since = |count| lines.freed_since((group, topic), count);
+        assert_eq!(since(0), (None, freed), "the first one is forgotten");
+        assert_eq!(since(1), (Some((2..=freed).collect()), freed));
+        let kept = lines.freed.values().map(|freed| freed.last.capacity()).sum::<usize>();
+        assert!(kept * size_of::<u64>() <= 8 << 10, "{kept} hashes for one group and topic");
     }
 }

@@ -325,6 +325,16 @@ impl Deliveries {
         })
     }
 
+    /// Whether the bounds of its queue let a message be handed out that never was.
+    pub(in crate::machine) fn fits(
+        &self,
+        (group, topic): (GroupId, TopicId),
+        queue: QueueId,
+        offset: QueueOffset,
+    ) -> bool {
+        self.queue(group, topic, queue).is_none_or(|queue| queue.fits(offset.get()))
+    }
+
     /// Message groups that stand still.
     pub(super) fn stopped(&self, group: GroupId, topic: TopicId) -> u64 {
         let stands = |line: &Line| {

@@ -110,8 +110,12 @@ impl QueueDeliveries {
     }
 
     /// Whether a message that was never handed out may be handed out now (rule R13): there is room
-    /// for one more pending, and the number of gaps stays bounded. What shrinks the number of gaps
-    /// is always allowed, so the cap cannot lock itself.
+    /// for one more pending, and the number of gaps stays bounded.
+    pub(super) fn fits(&self, offset: u64) -> bool {
+        self.pending.len() < PENDING_PER_QUEUE_MAX && self.has_room(offset, offset + 1)
+    }
+
+    /// What shrinks the number of gaps is always allowed, so the cap cannot lock itself.
     fn has_room(&self, from: u64, to: u64) -> bool {
         let grows = match self.free.around(from) {
             Some((start, end)) => start < from && to < end,
@@ -122,7 +126,7 @@ impl QueueDeliveries {
 
     /// Takes a message that was never handed out; false when it is not available.
     pub(super) fn take(&mut self, offset: u64) -> bool {
-        if self.pending.len() >= PENDING_PER_QUEUE_MAX || !self.has_room(offset, offset + 1) {
+        if !self.fits(offset) {
             return false;
         }
         match self.standing(offset) {

@@ -44,8 +44,10 @@ struct Moved {
 
 #[derive(Debug, Default)]
 pub(in crate::machine) struct References {
-    /// Whatever needs a record, by the record's first place: derived from the tables.
-    held: BTreeSet<(LogPosition, Holder)>,
+    /// Whatever needs a record, by where the record lies now and where it lay first: derived from the
+    /// tables. By where it lies now, so that what was written again once is not gone through whenever
+    /// somebody asks what the front is to pass.
+    held: BTreeSet<(LogPosition, LogPosition, Holder)>,
     /// By first place, only of records that are held.
     moved: BTreeMap<LogPosition, Moved>,
     /// Derived from `moved`: of all records, and of those that deliveries need.
@@ -56,14 +58,14 @@ pub(in crate::machine) struct References {
 impl References {
     pub(in crate::machine) fn hold(&mut self, original: LogPosition, holder: Holder) {
         let before = self.delivered(original);
-        let fresh = self.held.insert((original, holder));
+        let fresh = self.held.insert((self.position(original), original, holder));
         assert!(fresh, "a record is held twice by {holder:?}");
         self.recount(original, before);
     }
 
     pub(in crate::machine) fn release(&mut self, original: LogPosition, holder: Holder) {
         let before = self.delivered(original);
-        let held = self.held.remove(&(original, holder));
+        let held = self.held.remove(&(self.position(original), original, holder));
         assert!(held, "{holder:?} holds its record");
         self.recount(original, before);
         if !self.is_held(original)
@@ -74,8 +76,12 @@ impl References {
     }
 
     fn first_holder(&self, original: LogPosition) -> Option<Holder> {
-        let next = self.held.range((original, Holder::FIRST)..).next();
-        next.filter(|(position, _)| *position == original).map(|(_, holder)| *holder)
+        self.holders(original).next()
+    }
+
+    fn holders(&self, original: LogPosition) -> impl Iterator<Item = Holder> {
+        let held = self.held.range((self.position(original), original, Holder::FIRST)..);
+        held.take_while(move |(_, first, _)| *first == original).map(|(_, _, holder)| *holder)
     }
 
     pub(super) fn is_held(&self, original: LogPosition) -> bool {
@@ -96,7 +102,7 @@ impl References {
     }
 
     pub(in crate::machine) fn holds(&self, original: LogPosition, holder: Holder) -> bool {
-        self.held.contains(&(original, holder))
+        self.held.contains(&(self.position(original), original, holder))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -124,18 +130,29 @@ impl References {
         }
         assert!(original < position, "a copy lies behind its original");
         let delivered = self.delivered(original);
-        let before = self.moved.insert(original, Moved { position, size });
+        let before = self.place(original, Moved { position, size });
         assert!(before.is_none_or(|before| before.position < position), "copies follow each other");
         self.moved_bytes -= before.map_or(0, |before| u64::from(before.size));
         self.moved_bytes += u64::from(size);
         self.recount(original, delivered);
     }
 
-    /// What is held of a record that lies before `front` now, in the order of first places.
+    /// Notes where a record lies from now on, for all who hold it; answers where it did.
+    fn place(&mut self, original: LogPosition, moved: Moved) -> Option<Moved> {
+        let (from, to) = (self.position(original), moved.position);
+        let holders: Vec<Holder> = self.holders(original).collect();
+        for holder in holders {
+            self.held.remove(&(from, original, holder));
+            self.held.insert((to, original, holder));
+        }
+        self.moved.insert(original, moved)
+    }
+
+    /// What is held of a record that lies before `front` now, by its first place, in the order of
+    /// where it lies now.
     pub(super) fn before(&self, front: LogPosition) -> impl Iterator<Item = (LogPosition, Holder)> {
-        let end = (front, Holder::FIRST);
-        let held = self.held.range(..end).copied();
-        held.filter(move |(original, _)| self.position(*original) < front)
+        let end = (front, LogPosition::ZERO, Holder::FIRST);
+        self.held.range(..end).map(|(_, original, holder)| (*original, *holder))
     }
 
     pub(super) fn write(&self, writer: &mut Writer) {
@@ -152,7 +169,7 @@ impl References {
             let (original, position, size) = (r.get()?, r.get()?, r.u32()?);
             require(self.is_held(original), "a copy of a record that nobody needs")?;
             require(original < position, "a copy before its original")?;
-            let twice = self.moved.insert(original, Moved { position, size });
+            let twice = self.place(original, Moved { position, size });
             require(twice.is_none(), "two copies of one record")?;
             self.moved_bytes += u64::from(size);
             self.delivered_bytes += self.delivered(original);
@@ -163,5 +180,53 @@ impl References {
     /// The same unit, pointing at where the record lies now.
     pub(super) fn unit(&self, unit: Unit) -> Unit {
         Unit { position: self.position(unit.position), ..unit }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_again_is_found_where_it_lies_now() {
+        let at = LogPosition::new;
+        let late = |number| {
+            let (topic, queue) = (TopicId::new(1), QueueId::new(0));
+            Holder::Late(UnitAt { topic, queue, offset: QueueOffset::new(number) })
+        };
+        let mut references = References::default();
+        for number in 0..3 {
+            references.hold(at(number * 10), late(number));
+        }
+        // Two need the first one.
+        references.hold(at(0), Holder::Half);
+        let before = |references: &References, front| {
+            references.before(at(front)).map(|(first, _)| first.get()).collect::<Vec<_>>()
+        };
+        assert_eq!(before(&references, 20), [0, 0, 10]);
+        references.relocate(at(0), at(100), 7);
+        assert_eq!(before(&references, 30), [10, 20], "it lies behind the others");
+        assert_eq!(before(&references, 101), [10, 20, 0, 0]);
+        references.relocate(at(0), at(200), 7);
+        references.relocate(at(10), at(210), 7);
+        assert_eq!(before(&references, 300), [20, 0, 0, 10]);
+        assert!(references.holds(at(0), Holder::Half) && references.holds(at(0), late(0)));
+
+        // The same after a restart, where the holders come first.
+        let mut writer = Writer::new();
+        references.write(&mut writer);
+        let mut again = References::default();
+        for number in 0..3 {
+            again.hold(at(number * 10), late(number));
+        }
+        again.hold(at(0), Holder::Half);
+        again.read_moved(&mut Reader::new(writer.finish())).unwrap();
+        assert_eq!((&again.held, again.moved_bytes()), (&references.held, 14));
+
+        references.release(at(0), Holder::Half);
+        assert_eq!(before(&references, 201), [20, 0]);
+        references.release(at(0), late(0));
+        assert_eq!((before(&references, 300), references.moved_bytes()), (vec![20, 10], 7));
+        assert_eq!(references.position(at(0)), at(0), "nobody needs the copy");
     }
 }

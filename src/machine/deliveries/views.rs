@@ -58,6 +58,8 @@ pub struct Renewal {
     pub group: GroupId,
     /// The stamp of the checkout's entry: renewing ends some time after it (rule R23).
     pub first: UtcMillis,
+    /// It was renewed before.
+    pub renewed: bool,
 }
 
 /// Whether a handle's delivery lasts.
@@ -164,6 +166,7 @@ impl Deliveries {
             consumer: record.consumer.clone(),
             group: record.group,
             first: record.first,
+            renewed: record.until > record.first.plus(record.invisible),
         };
         self.checkouts.renewals(before).map(renewal).collect()
     }

@@ -4,7 +4,7 @@ use super::bench::{Bench, names};
 use crate::base::{GroupId, GroupName, Millis, QueueId, QueueOffset, TopicName};
 use crate::command::{
     Ack, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome, Exhausted, GiveUp, Granted,
-    Handle, Hold, Order, OrderRule, Publish, Refusal, Release, Reply, Return,
+    Handle, Hold, Order, OrderRule, Publish, Refusal, Release, Reply, Retention, Return,
 };
 use crate::machine::{Effect, HandleState, Lag, QUEUES_MAX};
 use crate::message::MessageKind;
@@ -234,6 +234,57 @@ fn a_message_group_may_stand_still_instead() {
     let group = GroupId::new(9);
     let refused = Reply::Refused(Refusal::NoGroup { group });
     assert_eq!(bench.reply(Command::ResumeLines { group, topic }), refused);
+}
+
+#[test]
+fn what_nobody_wants_any_more_is_skipped_also_where_it_was_handed_out() {
+    let mut bench = batches();
+    publish(&mut bench, &[A, A, A, B]);
+    let handles = take(&mut bench, &[0, 1, 2, 3]);
+    hold(&mut bench, handles[0], 0);
+    assert_eq!(ready(&bench), [0], "those behind it wait, and B is with its consumer");
+    let mut skip = bench.checkout("x", &[]);
+    skip.takes[0].skips = vec![names::skip(0, 2), names::skip(3, 4)];
+    let mut late = skip.clone();
+    late.subscription_version += 1;
+    bench.check_out(late);
+    assert_eq!(ready(&bench), [0], "it was found under other subscriptions");
+    let skip = Command::Deliveries(vec![Delivery::Checkout(skip)]);
+    let (group, topic) = PAIR;
+    assert_eq!(bench.effects(skip), [Effect::Ready { group, topic, count: 2 }]);
+    assert_eq!(ready(&bench), [2]);
+    assert!(live(&bench, &handles[3]), "what is with a consumer stays");
+    let lag = lag(&bench);
+    assert_eq!((lag.ready, lag.in_flight, lag.dead, lag.expired), (1, 1, 0, 0));
+}
+
+/// An abandoned message group must not keep its records for ever: what is kept for it counts against
+/// the room of all consumers.
+#[test]
+fn what_stands_still_leaves_with_the_front_and_counts_as_expired() {
+    let rule = OrderRule { order: Order::Batch, exhausted: Exhausted::Stop };
+    let mut bench = with_rule(rule, 1);
+    let time = Millis::from_secs(60);
+    bench.apply(Command::Retain(Retention { stride: 1000, time, bytes: 0, moved_max: 20 }));
+    publish(&mut bench, &[A, A]);
+    take(&mut bench, &[0, 1]);
+    bench.stamp += 10_000;
+    bench.tick();
+    assert_eq!((lag(&bench).stopped, lag(&bench).expired), (1, 0));
+    let mark = loop {
+        bench.stamp += 10;
+        publish(&mut bench, &[B]);
+        if let Some(mark) = bench.machine.state().marks().next() {
+            break mark.index;
+        }
+    };
+    assert_eq!(bench.reply(Command::PurgeIntent { mark }), Reply::Done);
+    let state = bench.machine.state();
+    assert_eq!(state.to_relocate().count(), 0, "nobody needs anything before the mark");
+    assert!(!state.is_locked(PAIR, A), "the message group goes on");
+    let start = state.queue_start(names::TOPIC, QueueId::new(0)).get();
+    assert!(start > 2);
+    assert_eq!((lag(&bench).stopped, lag(&bench).expired), (0, start));
 }
 
 #[test]

@@ -157,7 +157,10 @@ fn only_checks_that_were_made_count_and_after_the_last_it_is_parked() {
     let due = UtcMillis::new(start + FIRST);
     assert_eq!(state.topics_to_check(due, None).collect::<Vec<_>>(), [names::TOPIC]);
     assert_eq!(state.topics_to_check(due, Some(names::TOPIC)).count(), 0);
-    assert_eq!(state.checks_due(names::TOPIC, due).map(|(at, _)| at).next(), Some(transaction.at));
+    let behind = |after| state.checks_due(names::TOPIC, due, after).map(|(at, _)| at).next();
+    assert_eq!(behind(None), Some(transaction.at));
+    assert_eq!(behind(Some((before, transaction.at))), Some(transaction.at));
+    assert_eq!(behind(Some((due, transaction.at))), None);
 
     bench.stamp += FIRST;
     assert_eq!(check(&mut bench, transaction, 2), 0, "the second before the first");

@@ -11,6 +11,7 @@ mod decided;
 mod proptests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use super::codec::{read_rows, require, write_rows};
 use super::deliveries::{Holder, References};
@@ -100,14 +101,18 @@ impl Halves {
         self.due.range(from..).filter(move |(_, due)| is_due(due)).map(|(topic, _)| *topic)
     }
 
-    /// Half messages of a topic whose checks are due by `now`, the most overdue first.
+    /// Half messages of a topic whose checks are due by `now`, the most overdue first, from the one
+    /// behind `after`.
     pub(super) fn due(
         &self,
         topic: TopicId,
         now: UtcMillis,
+        after: Option<(UtcMillis, LogPosition)>,
     ) -> impl Iterator<Item = (LogPosition, &Half)> {
-        let due =
-            self.due.get(&topic).into_iter().flatten().take_while(move |(due, _)| *due <= now);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let of_topic = self.due.get(&topic).into_iter();
+        let due = of_topic.flat_map(move |due| due.range((from, Bound::Unbounded)));
+        let due = due.take_while(move |(due, _)| *due <= now);
         due.map(|(_, at)| (*at, self.by_place.get(at).expect("the index lists half messages")))
     }
 

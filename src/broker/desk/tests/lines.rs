@@ -12,6 +12,40 @@ fn ordered(order: Order, live: &[&str]) -> Bench {
     Bench::with_rule(1, live, (rule, vec![MessageKind::Fifo]))
 }
 
+/// One slow message group with as many gaps as a queue may have: what would be one more is not
+/// offered again and again, and comes when there is room.
+#[test]
+fn what_the_bounds_of_a_queue_refuse_is_not_offered() {
+    let mut bench = ordered(Order::Single, &["*"]);
+    let gaps = PENDING_PER_QUEUE_MAX;
+    for _ in 0..gaps.div_ceil(5000) + 1 {
+        bench.publish_items_in(&[A, B].repeat(5000));
+    }
+    let first = bench.find("*", 1);
+    assert_eq!(offsets(&first), [0]);
+    let slow = hand_out(&mut bench, &first);
+    // The others are done.
+    let done = (0..=gaps as u64)
+        .map(|at| Skip { from: QueueOffset::new(2 * at + 1), to: QueueOffset::new(2 * at + 2) });
+    let queue = QueueId::new(0);
+    let takes = vec![Take { queue, skips: done.collect(), grants: Vec::new() }];
+    bench.check_out("c", &Found { takes, ..Found::default() }, Millis::ZERO);
+    let pair = (GROUP, TOPIC);
+    let next = bench.machine.state().view(GROUP, TOPIC, queue).next;
+    assert_eq!(next.get(), 2 * (gaps as u64) + 2, "the first is no gap");
+    assert!(!bench.machine.state().fits(pair, queue, next.next()));
+    let found = bench.find_all("*", 8);
+    assert_eq!((found.grants, found.more), (0, false), "the next of B is behind one of A");
+    assert!(!bench.peek("*"), "nor is it waited for in vain");
+    assert!(bench.desk.capped.contains(&queue));
+    ack(&mut bench, slow[0]);
+    let found = bench.find("*", 8);
+    assert_eq!((offsets(&found), found.more), (vec![2], true));
+    hand_out(&mut bench, &found);
+    assert_eq!(offsets(&bench.find("*", 8)), [next.get() + 1], "a gap less, and B has room");
+    assert!(bench.desk.capped.is_empty());
+}
+
 /// Hands out what was found; answers the handles.
 fn hand_out(bench: &mut Bench, found: &Found) -> Vec<Handle> {
     let id = bench.next_checkout;
@@ -55,6 +89,22 @@ fn a_busy_line_is_passed_by_and_comes_when_it_is_free() {
     ack(&mut bench, handles[0]);
     assert!(bench.peek("*") && bench.peek("*"), "looking takes nothing");
     assert_eq!(offsets(&bench.find("*", 8)), [1]);
+}
+
+/// A poll at a node that does not lead looks first, and takes then.
+#[test]
+fn looking_at_a_new_line_leaves_it_to_be_found() {
+    for order in [Order::Single, Order::Batch] {
+        let mut bench = ordered(order, &["*"]);
+        for line in [A, B] {
+            bench.publish_line(line, "t");
+        }
+        assert!(bench.peek("*") && bench.peek("*"));
+        let found = bench.find("*", 8);
+        assert_eq!(offsets(&found), [0, 1]);
+        hand_out(&mut bench, &found);
+        assert!(!bench.peek("*"));
+    }
 }
 
 #[test]
@@ -107,6 +157,32 @@ fn what_another_member_wants_holds_up_its_line() {
     assert_eq!(bench.find("a", 8).grants, 0, "it is out");
     ack(&mut bench, handles[0]);
     assert_eq!(offsets(&bench.find("a", 8)), [1]);
+}
+
+/// A deployment that asks for other tags must not leave message groups behind that nobody gets.
+#[test]
+fn a_failed_message_that_nobody_wants_any_more_frees_its_line() {
+    for order in [Order::Single, Order::Batch] {
+        let mut bench = ordered(order, &["a", "b"]);
+        for tag in ["a", "a", "b"] {
+            bench.publish_line(A, tag);
+        }
+        bench.publish_line(B, "a");
+        let found = bench.find("a", 8);
+        hand_out(&mut bench, &found);
+        bench.expire();
+        assert_eq!(bench.find_all("b", 8).grants, 0, "the first of A is for others");
+        assert_eq!(bench.desk.overdue_skips(Duration::from_secs(100)), None, "who live");
+        let expression = "a".to_owned();
+        let gone = Subscribe { group: GROUP, topic: TOPIC, expression };
+        bench.apply(Command::Unsubscribe(gone));
+        assert_eq!(bench.find_all("b", 8).grants, 0, "the log has to say that nobody wants it");
+        assert_eq!(bench.desk.overdue_skips(Duration::from_secs(200)), None);
+        let (_, takes) = bench.desk.overdue_skips(Duration::from_secs(200) + SKIP_AGE).unwrap();
+        bench.check_out("nobody", &Found { takes, ..Found::default() }, Millis::ZERO);
+        assert!(!bench.machine.state().is_locked((GROUP, TOPIC), A));
+        assert_eq!(offsets(&bench.find_all("b", 8)), [2], "{order:?}");
+    }
 }
 
 /// A slow message group with a long backlog: it is looked at once, not by every receive.
