@@ -131,9 +131,11 @@ impl Inner {
             Reply::Refused(Refusal::NoTopic { .. }) => {
                 Err(NoTopic { topic: request.topic.clone() }.into())
             }
-            Reply::Refused(refusal @ (Refusal::DelayedFull { .. } | Refusal::Limit { .. })) => {
-                Err(Overloaded { what: refusal.to_string(), retry_after: RETRY_AFTER }.into())
-            }
+            Reply::Refused(
+                refusal @ (Refusal::DelayedFull { .. }
+                | Refusal::TimersFull { .. }
+                | Refusal::Limit { .. }),
+            ) => Err(Overloaded { what: refusal.to_string(), retry_after: RETRY_AFTER }.into()),
             other => Err(unexpected(&other).into()),
         }
     }
@@ -160,7 +162,7 @@ impl Inner {
         Ok((TimerKey { topic, id_hash, position: Some(position) }, message_id))
     }
 
-    pub(super) fn timer_of_id(&self, topic: &TopicName, id: &str) -> Option<TimerKey> {
+    fn timer_of_id(&self, topic: &TopicName, id: &str) -> Option<TimerKey> {
         let topic = self.group.read(|state| state.topic(topic).map(|topic| topic.id))?;
         Some(TimerKey { topic, id_hash: MessageIdHash::of(id), position: None })
     }
@@ -179,20 +181,42 @@ impl Inner {
 }
 
 impl Replica {
-    /// A topic that is gone took its delayed messages along.
+    /// The oldest pending message of an id in this broker group.
+    pub(super) async fn change_by_id(
+        &self,
+        (topic, message_id): (&TopicName, &str),
+        change: TimerChange,
+        deadline: Instant,
+    ) -> Result<TimerOutcome, Unavailable> {
+        if let Some(timer) = self.timer_of_id(topic, message_id)
+            && let Some(outcome) = self.change_timer(timer, change, deadline).await?
+        {
+            return Ok(outcome);
+        }
+        // This replica may still know the topic that was deleted before one of the same name was
+        // made.
+        self.catch_up_by(deadline).await?;
+        let outcome = match self.timer_of_id(topic, message_id) {
+            Some(timer) => self.change_timer(timer, change, deadline).await?,
+            None => None,
+        };
+        Ok(outcome.unwrap_or(TimerOutcome::NotFound))
+    }
+
+    /// `None` when there is no such topic (any more).
     pub(super) async fn change_timer(
         &self,
         timer: TimerKey,
         change: TimerChange,
         deadline: Instant,
-    ) -> Result<TimerOutcome, Unavailable> {
+    ) -> Result<Option<TimerOutcome>, Unavailable> {
         let command = match change {
             TimerChange::Recall => Command::Recall(timer),
             TimerChange::DeliverAt(due) => Command::Reschedule { timer, due },
         };
         match self.group.propose(command, deadline).await.map_err(|error| unavailable(&error))? {
-            Reply::Timer(outcome) => Ok(outcome),
-            Reply::Refused(Refusal::NoTopic { .. }) => Ok(TimerOutcome::NotFound),
+            Reply::Timer(outcome) => Ok(Some(outcome)),
+            Reply::Refused(Refusal::NoTopic { .. }) => Ok(None),
             other => Err(unexpected(&other)),
         }
     }

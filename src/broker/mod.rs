@@ -17,6 +17,7 @@ mod delay;
 mod desk;
 mod error;
 mod facade;
+mod forward;
 mod gone;
 mod groups;
 mod handle;

@@ -7,6 +7,7 @@ use tokio::time::{Instant, timeout};
 use crate::base::{CheckoutId, ClientId, GroupId, GroupName, Millis, TopicId, UtcMillis};
 use crate::broker::Replica;
 use crate::broker::clients::CLIENT_EXPIRY;
+use crate::broker::forward;
 use crate::broker::lane::LaneTask;
 use crate::broker::receive::AUTO_RENEW_STEP;
 use crate::broker::remote::Question;
@@ -56,9 +57,9 @@ impl Pulse {
         let Self { replica, lane } = self;
         let group = replica.group.clone();
         let retained = retention::keep(&replica);
-        let checked = transactions::check(&replica);
+        let (forwarded, checked) = (forward::keep(&replica), transactions::check(&replica));
         let (ticks, rounds, watch) = (tick(&replica), rounds(&replica), watch(&replica));
-        tokio::join!(lane.run(group), ticks, rounds, watch, retained, checked);
+        tokio::join!(lane.run(group), ticks, rounds, watch, retained, forwarded, checked);
     }
 }
 

@@ -1,10 +1,12 @@
 //! The leader's part of retention: it decides how far the log's front may move, and takes the
 //! steps to it. The stamps of entries decide, compared with the leader's clock (rule R25 bounds it).
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::timeout;
 
 use crate::base::{LogIndex, LogPosition, Millis, Mutant, TopicId, UtcMillis};
@@ -12,11 +14,12 @@ use crate::broker::Replica;
 use crate::command::{Command, Relocation, Reply, Retention, Trim, Unit};
 use crate::commit_log::ReadError;
 use crate::machine::{Front, Mark, State};
+use crate::raft::Pressure;
 
 /// How often the leader looks whether something has become old.
 const LOOK: Duration = Duration::from_secs(1);
 /// Bytes of records that one entry writes again, unless one alone has more.
-const RELOCATE_BYTES: usize = 1 << 20;
+pub(super) const RELOCATE_BYTES: usize = 1 << 20;
 
 /// What this leader has trimmed, so that it does not ask for the same again.
 type Trimmed = BTreeMap<TopicId, LogIndex>;
@@ -58,6 +61,7 @@ fn count_expired(replica: &Replica) {
 }
 
 /// What is to be done next.
+#[derive(Debug)]
 enum Next {
     Nothing,
     Propose(Command),
@@ -67,19 +71,23 @@ enum Next {
 async fn step(replica: &Replica, trimmed: &mut Trimmed) {
     while replica.serving() {
         let now = replica.group.wall();
-        let next = replica.group.read(|state| next(state, replica.options.retention, now, trimmed));
+        let (wanted, most) = (replica.options.retention, relocate_bytes(replica));
+        let next = replica.group.read(|state| next(state, wanted, most, now, trimmed));
         let command = match next {
             Next::Nothing => return,
             Next::Propose(command) => command,
             Next::Relocate(needed) => match relocation(replica, needed) {
-                Some(command) => command,
-                None => return,
+                Ok(command) => command,
+                // Only a leader that lost its place can meet a log that went on without it.
+                Err(ReadError::PurgedPosition { .. }) if !replica.serving() => return,
+                Err(error) => return replica.group.storage_failed(&error),
             },
         };
         let trim = match &command {
             Command::Trim(trim) => Some(*trim),
             _ => None,
         };
+        let relocates = matches!(command, Command::Relocate(_));
         match replica.group.propose(command, replica.default_deadline()).await {
             Ok(Reply::Done) => {}
             // Looked at anew in the next round, on the state as it is then.
@@ -89,10 +97,25 @@ async fn step(replica: &Replica, trimmed: &mut Trimmed) {
         if let Some(Trim { topic, mark }) = trim {
             trimmed.insert(topic, mark);
         }
+        // What is left is known by the last look only: on a full disk one at a time.
+        if relocates && replica.group.health().pressure == Pressure::All {
+            return;
+        }
     }
 }
 
-fn next(state: &State, wanted: Retention, now: UtcMillis, trimmed: &Trimmed) -> Next {
+/// What one entry may write again. On a full disk it is a part of what is left, or it would be
+/// refused.
+fn relocate_bytes(replica: &Replica) -> usize {
+    let health = replica.group.health();
+    if health.pressure < Pressure::All {
+        return RELOCATE_BYTES;
+    }
+    usize::try_from(health.majority_room / 4)
+        .map_or(RELOCATE_BYTES, |part| part.min(RELOCATE_BYTES))
+}
+
+fn next(state: &State, wanted: Retention, most: usize, now: UtcMillis, trimmed: &Trimmed) -> Next {
     if state.retention() != Some(wanted) {
         return Next::Propose(Command::Retain(wanted));
     }
@@ -100,17 +123,17 @@ fn next(state: &State, wanted: Retention, now: UtcMillis, trimmed: &Trimmed) -> 
         return Next::Propose(Command::Trim(trim));
     }
     let (intent, floor) = (state.purge_intent(), state.floor());
-    if let Some(mark) = front(state, wanted, now).filter(|mark| behind(*mark, intent)) {
-        return Next::Propose(Command::PurgeIntent { mark });
-    }
+    // What was begun comes to its end first. A front that moved on with each record that is written
+    // again would never be reached.
     let Some(intent) = intent.filter(|intent| behind(intent.index, floor)) else {
-        return Next::Nothing;
+        let front = front(state, wanted, now).filter(|mark| behind(*mark, intent));
+        return front.map_or(Next::Nothing, |mark| Next::Propose(Command::PurgeIntent { mark }));
     };
     let mut bytes = 0;
     let fits = |(_, unit): &(LogPosition, Unit)| {
         let first = bytes == 0;
         bytes += unit.size as usize;
-        first || bytes <= RELOCATE_BYTES
+        first || bytes <= most
     };
     let mut needed: Vec<_> = state.to_relocate().take_while(fits).collect();
     if Mutant::PurgeAboveReference.is_on() {
@@ -132,10 +155,18 @@ fn front(state: &State, kept: Retention, now: UtcMillis) -> Option<LogIndex> {
     let by_time = state.marks().take_while(old).last().map(|mark| mark.index);
     let end = state.log_end();
     let start = state.floor().map(|floor| floor.end).unwrap_or_default();
-    let too_much = kept.bytes > 0 && end.since(start) > kept.bytes;
-    let enough = |mark: &&Mark| end.since(mark.end) <= kept.bytes;
+    let allowed = bytes_allowed(kept.bytes, state.needed_bytes());
+    let too_much = kept.bytes > 0 && end.since(start) > allowed;
+    let enough = |mark: &&Mark| end.since(mark.end) <= allowed;
     let by_bytes = state.marks().find(enough).filter(|_| too_much).map(|mark| mark.index);
     by_time.max(by_bytes)
+}
+
+/// How long the log may be. A quarter of what is kept is for what nobody needs for long, since what
+/// is needed does not get less by writing it again: without it the log would do nothing else. An
+/// eighth is for what frames and commands add to records.
+fn bytes_allowed(kept: u64, needed: u64) -> u64 {
+    kept.max(needed.saturating_add(needed / 8).saturating_add(kept / 4))
 }
 
 /// 0 keeps for ever.
@@ -153,20 +184,14 @@ fn trim(state: &State, now: UtcMillis, trimmed: &Trimmed) -> Option<Trim> {
     state.kept_topics().find_map(due)
 }
 
-/// The records, read where they lie now. `None` when the log cannot be read, which ends the node.
-fn relocation(replica: &Replica, needed: Vec<(LogPosition, Unit)>) -> Option<Command> {
-    let mut relocations = Vec::with_capacity(needed.len());
-    for (original, unit) in needed {
-        let record: Bytes = match replica.group.log().read_record(unit.position, unit.size) {
-            Ok(record) => record,
-            // Only a leader that lost its place can meet a log that went on without it.
-            Err(ReadError::PurgedPosition { .. }) if !replica.serving() => return None,
-            Err(error) => {
-                replica.group.storage_failed(&error);
-                return None;
-            }
-        };
-        relocations.push(Relocation { original, record, record_at: 0 });
-    }
-    Some(Command::Relocate(relocations))
+/// The records, read where they lie now.
+pub(super) fn relocation(
+    replica: &Replica,
+    needed: Vec<(LogPosition, Unit)>,
+) -> Result<Command, ReadError> {
+    let read = |(original, unit): (LogPosition, Unit)| -> Result<Relocation, ReadError> {
+        let record = replica.group.log().read_record(unit.position, unit.size)?;
+        Ok(Relocation { original, record, record_at: 0 })
+    };
+    Ok(Command::Relocate(needed.into_iter().map(read).collect::<Result<_, ReadError>>()?))
 }

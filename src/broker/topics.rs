@@ -99,6 +99,13 @@ impl Inner {
             .map_err(|error| Unavailable { reason: error.to_string(), outcome_unknown: false })
     }
 
+    pub(super) async fn catch_up_by(&self, deadline: Instant) -> Result<(), Unavailable> {
+        tokio::time::timeout_at(deadline, self.catch_up()).await.map_err(|_| Unavailable {
+            reason: "no leader answered before the request's deadline".into(),
+            outcome_unknown: false,
+        })?
+    }
+
     /// Whether the topic exists here. Only the leader's word makes "no" true, so it is asked when
     /// this replica does not know the topic.
     pub(super) async fn find_topic(
@@ -109,10 +116,7 @@ impl Inner {
         if self.knows_topic(name) {
             return Ok(true);
         }
-        tokio::time::timeout_at(deadline, self.catch_up()).await.map_err(|_| Unavailable {
-            reason: "no leader answered before the request's deadline".into(),
-            outcome_unknown: false,
-        })??;
+        self.catch_up_by(deadline).await?;
         Ok(self.knows_topic(name))
     }
 

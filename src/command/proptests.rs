@@ -265,6 +265,8 @@ fn refusal() -> impl Strategy<Value = Refusal> {
             .prop_map(|(exists, asked)| Refusal::TopicDiffers { exists, asked }),
         any::<(String, u64)>().prop_map(|(what, limit)| Refusal::Limit { what, limit }),
         any::<(u64, u64)>().prop_map(|(bytes, limit)| Refusal::DelayedFull { bytes, limit }),
+        any::<(u64, u64, u64)>()
+            .prop_map(|(count, visible, limit)| { Refusal::TimersFull { count, visible, limit } }),
         any::<u64>().prop_map(|at| Refusal::NoTransaction { at: LogPosition::new(at) }),
         decided().prop_map(|decided| Refusal::Decided { decided }),
         any::<(u64, u64)>().prop_map(|(bytes, limit)| Refusal::HalvesFull { bytes, limit }),

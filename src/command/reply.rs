@@ -133,10 +133,16 @@ pub enum Refusal {
     )]
     MovedFull { bytes: u64, limit: u64 },
     #[error(
-        "{bytes} bytes of delayed messages are kept beyond the log's front, {limit} at most: no \
-         more are taken until some become visible"
+        "delayed messages would have {bytes} bytes together, {limit} at most: no more are taken \
+         until some become visible or are recalled"
     )]
     DelayedFull { bytes: u64, limit: u64 },
+    #[error(
+        "there would be {count} delayed messages, {limit} at most, {visible} of them visible and \
+         kept until retention is over: no more are taken until some leave; a shorter retention.time \
+         or another broker group makes room"
+    )]
+    TimersFull { count: u64, visible: u64, limit: u64 },
     #[error(
         "no transaction has its message at {at}: it was decided too long ago to be remembered, its \
          topic was deleted, or there never was one"

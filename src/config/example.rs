@@ -79,7 +79,8 @@ grpc = "broker-3.example.org:8081"
 # segment, or a 16th of retention.bytes if that is less.
 # stride_bytes = "256MiB"
 # Bytes of messages under way that are kept when the front has passed them; beyond it nothing new
-# is handed out. By default a quarter of retention.bytes, or this.
+# is handed out. Delayed messages may have as many together, and those whose transactions are open;
+# beyond it no more of them are taken. By default a quarter of retention.bytes, or this.
 # under_way_bytes = "1GiB"
 
 [raft]

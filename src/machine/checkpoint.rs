@@ -95,9 +95,14 @@ impl Frozen {
         self.image.hash()
     }
 
+    /// What [`Self::snapshot`] is, one part behind the other. Most of it is shared with the state.
+    pub fn snapshot_parts(&self) -> Vec<Bytes> {
+        encode(&self.image, None)
+    }
+
     /// What a peer is given: the state without anything local. See [`super::Machine::install`].
     pub fn snapshot(&self) -> Bytes {
-        let parts = encode(&self.image, None);
+        let parts = self.snapshot_parts();
         let mut out = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
         for part in parts {
             out.put_slice(&part);

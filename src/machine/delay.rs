@@ -23,7 +23,7 @@ impl State {
         schedule: &Schedule,
         effects: &mut Vec<Effect>,
     ) -> io::Result<Reply> {
-        if let Err(refusal) = self.check_schedule(schedule) {
+        if let Err(refusal) = self.check_schedule(entry, schedule) {
             return Ok(Reply::Refused(refusal));
         }
         let mut scheduled = Vec::with_capacity(schedule.items.len());
@@ -48,20 +48,30 @@ impl State {
         Ok(Reply::Scheduled(scheduled))
     }
 
-    fn check_schedule(&self, schedule: &Schedule) -> Result<(), Refusal> {
+    /// A repeated message takes no room, and is never refused for want of it: its sender would send
+    /// it elsewhere, and it would come twice (rules R19 and R20).
+    fn check_schedule(&self, entry: &Entry, schedule: &Schedule) -> Result<(), Refusal> {
         let topic = self.topics.get(schedule.topic)?;
         schedule.items.iter().try_for_each(|one| topic.check_queue(one.item.queue))?;
         if u32::try_from(schedule.topic.get()).is_err() {
             let what = "the number of a topic with delayed messages".to_owned();
             return Err(Refusal::Limit { what, limit: u32::MAX.into() });
         }
-        self.timers.check_room(schedule.items.len())?;
-        let limit = self.marks.retention.map_or(0, |retention| retention.moved_max);
-        let bytes = self.timers.kept_bytes();
-        if self.marks.retention.is_some() && bytes > limit {
-            return Err(Refusal::DelayedFull { bytes, limit });
+        let is_known =
+            |item: &PublishItem| schedule.dedup && self.dedup.find(topic.id, item).is_some();
+        let (mut count, mut bytes) = (0, self.timers.bytes());
+        for one in &schedule.items {
+            if one.due > entry.stamp && !is_known(&one.item) {
+                count += 1;
+                bytes += u64::from(unit_of(entry, &one.item).size);
+            }
         }
-        Ok(())
+        if count == 0 {
+            return Ok(());
+        }
+        self.timers.check_room(count)?;
+        let limit = self.pending_bytes_max();
+        if bytes > limit { Err(Refusal::DelayedFull { bytes, limit }) } else { Ok(()) }
     }
 
     /// Answers where the record lies.
@@ -120,7 +130,7 @@ impl State {
             let end = end.expect("a topic takes its delayed messages along");
             let units = units.entry((row.topic, row.queue)).or_default();
             let offset = end.plus(units.len() as u64);
-            units.push(row.unit(entry.stamp));
+            units.push(row.unit_when_fired(mark, entry.stamp));
             self.timers.fired(row, offset, mark, entry.stamp);
         }
         self.append_units(units, effects)?;

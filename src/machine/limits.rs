@@ -27,7 +27,7 @@ pub const PENDING_MAX: usize = 4 << 20;
 pub const TIMERS_MAX: usize = 16 << 20;
 /// How a delayed message ended is remembered for at least this long …
 pub(super) const ENDED_WINDOW: Millis = Millis::from_secs(10 * 60);
-/// … while it is among the last this many of the broker group …
+/// … while it is among the last this many of the broker group that fired, or were recalled …
 pub(super) const ENDED_MAX: usize = 128 << 10;
 /// … and for any time while it is among the last this many.
 pub(super) const ENDED_MIN: usize = 16 << 10;
@@ -45,9 +45,9 @@ pub const DEDUP_MIN: u64 = 64 << 10;
 
 /// Most half messages of a broker group that nobody has decided; each costs about 300 bytes.
 pub const HALVES_MAX: usize = 1 << 20;
-/// Bytes of their records together, before the broker group was told what messages under way may
-/// keep; from then on it is that (rule R10).
-pub const HALF_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of the records of half messages together, and of delayed ones, before the broker group was
+/// told what messages under way may keep; from then on it is that (rule R10).
+pub const PENDING_BYTES_MAX: u64 = 1 << 30;
 /// A transaction's decision is remembered for at least this long …
 pub const DECIDED_WINDOW: Millis = Millis::from_secs(60 * 60);
 /// … while it is among the last this many of the broker group …

@@ -58,13 +58,14 @@ pub use self::error::{ApplyError, CheckpointError, InstallError, OpenError};
 pub use self::groups::Group;
 pub use self::limits::{
     DECIDED_MAX, DECIDED_MIN, DECIDED_WINDOW, DEDUP_MAX, DEDUP_MIN, DEDUP_WINDOW, EXPRESSION_MAX,
-    GROUP_TOPICS_MAX, GROUPS_MAX, HALF_BYTES_MAX, HALVES_MAX, MARKS_MAX, PENDING_MAX,
+    GROUP_TOPICS_MAX, GROUPS_MAX, HALVES_MAX, MARKS_MAX, PENDING_BYTES_MAX, PENDING_MAX,
     PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, SUBSCRIPTIONS_MAX, TIMERS_MAX, TOPICS_MAX,
     VIEW_MAX,
 };
 pub use self::retention::{Front, Mark};
 pub use self::state::State;
 pub use self::store::{Opened, Rejected};
+pub use self::timers::Ahead;
 pub use self::topics::Topic;
 pub use self::transactions::Half;
 

@@ -3,6 +3,7 @@
 use super::Entry;
 use super::deliveries::Starts;
 use super::effect::{Effect, ExpiredCounts};
+use super::limits::PENDING_BYTES_MAX;
 use super::retention::{Front, Grown};
 use super::state::State;
 use crate::base::{LogIndex, Millis, Mutant};
@@ -111,6 +112,11 @@ impl State {
         let Retention { moved_max, .. } = self.marks.retention?;
         let bytes = self.deliveries.delivered_bytes();
         (bytes > moved_max).then_some(Refusal::MovedFull { bytes, limit: moved_max })
+    }
+
+    /// How many bytes the records of half messages may have together, and those of delayed ones.
+    pub(super) fn pending_bytes_max(&self) -> u64 {
+        self.marks.retention.map_or(PENDING_BYTES_MAX, |retention| retention.moved_max)
     }
 
     /// How long a topic's messages are kept at most; 0 for ever.

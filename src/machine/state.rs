@@ -15,7 +15,7 @@ use super::head::Head;
 use super::late::LateUnits;
 use super::retention::{Front, Mark, Marks};
 use super::subscriptions::Subscriptions;
-use super::timers::Timers;
+use super::timers::{Ahead, Timers};
 use super::topics::{Topic, Topics};
 use super::transactions::{DecidedMemory, Half, Halves};
 use crate::base::{
@@ -266,6 +266,17 @@ impl State {
         self.timers.pending()
     }
 
+    /// Delayed messages that are visible and whose rows are still needed; a number at hand.
+    pub fn delayed_visible(&self) -> usize {
+        self.timers.visible()
+    }
+
+    /// Bytes of records that the log keeps wherever its front is, about: of delayed and of half
+    /// messages, and of whatever else was written again.
+    pub fn needed_bytes(&self) -> u64 {
+        self.timers.bytes() + self.halves.bytes() + self.deliveries.moved_bytes()
+    }
+
     /// Bytes of records that were written again because their messages are delayed, or were.
     pub fn delayed_bytes(&self) -> u64 {
         self.timers.kept_bytes()
@@ -370,6 +381,18 @@ impl State {
                 (original, self.locate(unit.expect("what holds a record is there")))
             })
             .chain(delayed)
+    }
+
+    /// Delayed messages due by `until` whose records are to be written again before they fire, as
+    /// [`Self::to_relocate`] says; of at most so many bytes, but for the first. `false` when there
+    /// may be more.
+    pub fn delayed_ahead(
+        &self,
+        ahead: &mut Ahead,
+        until: UtcMillis,
+        bytes: usize,
+    ) -> (Vec<(LogPosition, Unit)>, bool) {
+        self.timers.ahead(ahead, until, self.marks.newest_end(), bytes)
     }
 
     /// The unit with the place where its record lies now.

@@ -76,6 +76,8 @@ catalog! {
         "Messages handed out and not yet acknowledged, in this replica's applied state."
     DELAYED_MESSAGES: Gauge "raftmq_delayed_messages" ["broker_group"] Count
         "Messages whose time has not come, in this replica's applied state."
+    DELAYED_VISIBLE: Gauge "raftmq_delayed_visible_messages" ["broker_group"] Count
+        "Delayed messages that are visible and take memory still, since their records lie far before."
     DELAYED_KEPT_BYTES: Gauge "raftmq_delayed_kept_bytes" ["broker_group"] Bytes
         "Bytes of records written again beyond the log's front for messages that are delayed, or were."
     RECEIVE_WAITING: Gauge "raftmq_receive_waiting" [] Count

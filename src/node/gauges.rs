@@ -93,6 +93,7 @@ fn state(name: &str, group: &Group) {
     names::GROUPS.set([name], groups as u64);
     names::IN_FLIGHT_MESSAGES.set([name], in_flight as u64);
     let (delayed, kept) = group.read(|state| (state.delayed(), state.delayed_bytes()));
+    names::DELAYED_VISIBLE.set([name], group.read(|state| state.delayed_visible()) as u64);
     names::DELAYED_MESSAGES.set([name], delayed as u64);
     names::DELAYED_KEPT_BYTES.set([name], kept);
 }

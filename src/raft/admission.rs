@@ -41,6 +41,8 @@ pub(crate) enum Class {
     Checkout,
     /// All else, acknowledgements above all.
     Other,
+    /// Writing again what is still needed, before what lies around it leaves the disk.
+    Relocate,
     /// What makes room on the disk.
     Purge,
 }
@@ -139,7 +141,7 @@ impl Admission {
         let commands = drains(state.commands_rate, COMMANDS_DELAY).max(COMMANDS_FLOOR);
         match class {
             Class::Message => (bytes, commands),
-            Class::Checkout | Class::Other | Class::Purge => {
+            Class::Checkout | Class::Other | Class::Relocate | Class::Purge => {
                 (bytes + bytes / 4, commands + commands / 4)
             }
         }

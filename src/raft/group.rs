@@ -265,7 +265,7 @@ impl Group {
     pub fn has_room(&self, bytes: usize) -> Result<(), ProposeError> {
         let shared = &self.0;
         let standing = shared.vitals.standing();
-        standing.check(Class::Message).map_err(|full| full.of(shared.options.node))?;
+        standing.check(Class::Message, bytes).map_err(|full| full.of(shared.options.node))?;
         let room = shared.admission.would_admit(Class::Message, bytes);
         room.map_err(|busy| busy.of(shared.options.node))
     }

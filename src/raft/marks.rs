@@ -20,7 +20,7 @@ use crate::base::LogIndex;
 use crate::env::Disk;
 use crate::machine::Frozen;
 use crate::raft::log_store::LogStore;
-use crate::raft::snapshot::{Contents, SnapshotFile};
+use crate::raft::snapshot::{Contents, SnapshotFile, file_parts};
 use crate::raft::types::{StoredMembership, index_of};
 
 const PREFIX: &str = "mark-";
@@ -86,11 +86,13 @@ impl MarkFiles {
         }
     }
 
-    fn write(&self, contents: &Contents) -> io::Result<()> {
+    fn write(&self, frozen: &Frozen, membership: &StoredMembership) -> io::Result<()> {
         let _gate = self.gate.lock();
-        let path = self.path(index_of(&contents.last));
+        let path = self.path(frozen.index());
         if !self.disk.exists(&path) {
-            self.disk.replace(&path, &contents.encode())?;
+            let parts = file_parts(frozen, membership);
+            let parts: Vec<&[u8]> = parts.iter().map(Bytes::as_ref).collect();
+            self.disk.replace_by_parts(&path, &parts)?;
         }
         self.thin_out()
     }
@@ -231,7 +233,7 @@ async fn write(
     log.synced().await?;
     assert!(log.durable() >= Some(frozen.index()), "what is applied was appended before");
     let files = files.clone();
-    let work = move || files.write(&Contents::of(&frozen, membership));
+    let work = move || files.write(&frozen, &membership);
     if threads {
         tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
     } else {

@@ -77,8 +77,9 @@ fn is_idempotent(command: &Command) -> bool {
     match command {
         Command::Publish(publish) => publish.dedup,
         Command::Schedule(schedule) => schedule.dedup,
-        // Asked again, the log still says how the message ended.
-        Command::Recall(_) => true,
+        // Asked again, the log still says how the message in this place ended. By an id alone, the
+        // second time would take back the next message of that id.
+        Command::Recall(timer) => timer.position.is_some(),
         Command::Deliveries(deliveries) => deliveries.iter().all(|delivery| match delivery {
             Delivery::Checkout(checkout) => checkout.attempt_id.is_some(),
             Delivery::Ack(_) | Delivery::Hold(_) | Delivery::Renew(_) => true,
@@ -133,9 +134,9 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::End(_)
         | Command::Check(_)
         | Command::Resume(_) => Class::Other,
+        Command::Relocate(_) => Class::Relocate,
         Command::Retain(_)
         | Command::PurgeIntent { .. }
-        | Command::Relocate(_)
         | Command::PurgeTo { .. }
         | Command::Trim(_) => Class::Purge,
     }
@@ -165,7 +166,7 @@ impl Shared {
         let bytes = command.encode();
         drop(command);
         let standing = self.vitals.standing();
-        standing.check(class).map_err(|full| full.of(self.options.node))?;
+        standing.check(class, bytes.len()).map_err(|full| full.of(self.options.node))?;
         let permit = self.admission.admit(class, bytes.len());
         let _permit = permit.map_err(|busy| busy.of(self.options.node))?;
         let mut refused = "no leader is known".to_owned();
@@ -300,7 +301,7 @@ impl Shared {
             Ok(command) => class_of(&command),
             Err(error) => return Outcome::Refused(format!("not a command: {error}")),
         };
-        if let Err(full) = self.vitals.standing().check(class) {
+        if let Err(full) = self.vitals.standing().check(class, bytes.len()) {
             return Outcome::Full(full);
         }
         match self.admission.admit(class, bytes.len()) {
@@ -432,4 +433,20 @@ fn is_definite(status: &Status) -> bool {
         source = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{LogPosition, TopicId};
+    use crate::command::TimerKey;
+    use crate::message::MessageIdHash;
+
+    #[test]
+    fn a_recall_by_id_is_not_proposed_twice() {
+        let (topic, id_hash) = (TopicId::new(1), MessageIdHash::new(5));
+        let recall = |position| Command::Recall(TimerKey { topic, id_hash, position });
+        assert!(!is_idempotent(&recall(None)), "two messages may have one id");
+        assert!(is_idempotent(&recall(Some(LogPosition::new(7)))));
+    }
 }

@@ -82,11 +82,15 @@ pub(crate) struct Full {
 }
 
 impl Standing {
-    pub(crate) fn check(&self, class: Class) -> Result<(), Full> {
+    /// A command of so many bytes. What is written again makes room only once all of it is written,
+    /// so below the last watermark it may take half of what is left, at the last look.
+    pub(crate) fn check(&self, class: Class, bytes: usize) -> Result<(), Full> {
+        let fits = bytes as u64 <= self.room.get() / 2;
         let refused = match class {
             Class::Message => self.pressure >= Pressure::Sends,
             Class::Checkout => self.pressure >= Pressure::Checkouts,
             Class::Other => self.pressure >= Pressure::All,
+            Class::Relocate => self.pressure >= Pressure::All && !fits,
             Class::Purge => false,
         };
         if refused { Err(Full { room: self.room, needed: self.needed }) } else { Ok(()) }
@@ -118,16 +122,18 @@ mod tests {
     fn what_is_refused_follows_what_is_left() {
         let marks = Watermarks::of(ByteSize::mib(96), 8 << 20);
         let refused = |room: u64| {
-            let pressure = marks.pressure(room);
-            let standing = Standing { pressure, ..Standing::default() };
-            [Class::Message, Class::Checkout, Class::Other, Class::Purge]
-                .map(|class| standing.check(class).is_err())
+            let (pressure, room) = (marks.pressure(room), ByteSize::new(room));
+            let standing = Standing { pressure, room, ..Standing::default() };
+            [Class::Message, Class::Checkout, Class::Other, Class::Relocate, Class::Purge]
+                .map(|class| standing.check(class, 100 << 10).is_err())
         };
-        assert_eq!(refused(96 << 20), [false; 4]);
-        assert_eq!(refused((96 << 20) - 1), [true, false, false, false]);
-        assert_eq!(refused(1 << 20), [true, false, false, false]);
-        assert_eq!(refused((1 << 20) - 1), [true, true, false, false]);
-        assert_eq!(refused((256 << 10) - 1), [true, true, true, false]);
-        assert_eq!(refused(0), [true, true, true, false]);
+        assert_eq!(refused(96 << 20), [false; 5]);
+        assert_eq!(refused((96 << 20) - 1), [true, false, false, false, false]);
+        assert_eq!(refused(1 << 20), [true, false, false, false, false]);
+        assert_eq!(refused((1 << 20) - 1), [true, true, false, false, false]);
+        assert_eq!(refused((256 << 10) - 1), [true, true, true, false, false]);
+        assert_eq!(refused(200 << 10), [true, true, true, false, false]);
+        assert_eq!(refused((200 << 10) - 1), [true, true, true, true, false]);
+        assert_eq!(refused(0), [true, true, true, true, false]);
     }
 }

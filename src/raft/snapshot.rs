@@ -52,35 +52,22 @@ pub(crate) enum SnapshotError {
 }
 
 impl Contents {
-    pub(crate) fn of(frozen: &Frozen, membership: StoredMembership) -> Self {
-        Self {
+    /// A frozen state and its file's bytes, of which there is one copy.
+    pub(crate) fn of(frozen: &Frozen, membership: StoredMembership) -> (Self, Bytes) {
+        let parts = file_parts(frozen, &membership);
+        let file = Bytes::from(parts.concat());
+        let contents = Self {
             last: entry_id(frozen.index(), frozen.term()),
             end: frozen.log_end(),
             stamp: frozen.stamp(),
             membership,
-            state: frozen.snapshot(),
-        }
+            state: file.slice(parts[0].len()..),
+        };
+        (contents, file)
     }
 
     pub(crate) fn meta(&self) -> SnapshotMeta {
         SnapshotMeta { last_log_id: Some(self.last), last_membership: self.membership.clone() }
-    }
-
-    pub(crate) fn encode(&self) -> Bytes {
-        let mut rest = Writer::with_capacity(self.state.len() + 256);
-        write_id(&mut rest, &self.last);
-        rest.u64(self.end.get());
-        rest.u64(self.stamp.get());
-        rest.option(self.membership.log_id().as_ref(), write_id);
-        rest.bytes(&encode_membership(self.membership.membership()));
-        rest.bytes(&self.state);
-        let rest = rest.finish();
-        let mut file = Writer::with_capacity(rest.len() + 9);
-        file.u32(MAGIC);
-        file.u8(VERSION);
-        file.u32(crc32c::crc32c(&rest));
-        file.raw(&rest);
-        file.finish()
     }
 
     pub(crate) fn decode(bytes: &Bytes) -> Result<Self, SnapshotError> {
@@ -109,6 +96,40 @@ impl Contents {
         let membership = StoredMembership::new(at, membership);
         Ok(Self { last, end, stamp, membership, state })
     }
+}
+
+/// The file of a frozen state, one part behind the other. Most of it is shared with the state, so
+/// that keeping it takes little memory however large it is.
+pub(crate) fn file_parts(frozen: &Frozen, membership: &StoredMembership) -> Vec<Bytes> {
+    let last = entry_id(frozen.index(), frozen.term());
+    encode(&last, frozen.log_end(), frozen.stamp(), membership, frozen.snapshot_parts())
+}
+
+/// What comes before the state is the first part.
+fn encode(
+    last: &EntryId,
+    end: LogPosition,
+    stamp: UtcMillis,
+    membership: &StoredMembership,
+    state: Vec<Bytes>,
+) -> Vec<Bytes> {
+    let mut before = Writer::with_capacity(256);
+    write_id(&mut before, last);
+    before.u64(end.get());
+    before.u64(stamp.get());
+    before.option(membership.log_id().as_ref(), write_id);
+    before.bytes(&encode_membership(membership.membership()));
+    let len: usize = state.iter().map(Bytes::len).sum();
+    before.u32(u32::try_from(len).expect("the tables of a state are bounded far below 4 GiB"));
+    let before = before.finish();
+    let crc = crc32c::crc32c(&before);
+    let crc = state.iter().fold(crc, |crc, part| crc32c::crc32c_append(crc, part));
+    let mut first = Writer::with_capacity(before.len() + 9);
+    first.u32(MAGIC);
+    first.u8(VERSION);
+    first.u32(crc);
+    first.raw(&before);
+    [first.finish()].into_iter().chain(state).collect()
 }
 
 fn write_id(writer: &mut Writer, id: &EntryId) {
@@ -190,7 +211,14 @@ impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::base::{QueueId, TopicId, TopicName};
+    use crate::command::{Command, CreateTopic, PublishItem, Schedule, ScheduleItem};
+    use crate::env::sim::Sim;
+    use crate::machine::{Entry, Machine, Options};
+    use crate::message::{MessageIdHash, MessageKind};
 
     fn contents() -> Contents {
         let at = entry_id(LogIndex::new(3), Term::new(2));
@@ -205,7 +233,10 @@ mod tests {
 
     #[test]
     fn reads_what_it_wrote_and_nothing_else() {
-        let bytes = contents().encode();
+        let Contents { last, end, stamp, membership, state } = contents();
+        let state = vec![state.slice(..2), state.slice(2..)];
+        let parts = encode(&last, end, stamp, &membership, state);
+        let bytes = Bytes::from(parts.concat());
         assert_eq!(Contents::decode(&bytes).unwrap(), contents());
         for at in 0..bytes.len() {
             let mut damaged = bytes.to_vec();
@@ -213,5 +244,57 @@ mod tests {
             assert!(Contents::decode(&damaged.into()).is_err(), "byte {at} went unnoticed");
             assert!(Contents::decode(&bytes.slice(..at)).is_err(), "{at} bytes were enough");
         }
+    }
+
+    /// A state with many delayed messages is large, and there is one at each mark.
+    #[test]
+    fn a_file_shares_its_bytes_with_the_state() {
+        let env = Sim::new(3).env();
+        env.disk.create_dir_all(Path::new("/node")).unwrap();
+        let mut machine =
+            Machine::open(&env, Path::new("/node/machine"), Options::default()).unwrap();
+        let mut end = LogPosition::ZERO;
+        let mut apply = |index: u64, command: Command| {
+            let command = command.encode();
+            let position = end.plus(40);
+            end = position.plus(command.len() as u64);
+            let (index, term, stamp) = (LogIndex::new(index), Term::new(1), UtcMillis::new(9));
+            machine.apply(&Entry { index, term, stamp, position, end, command }).unwrap()
+        };
+        let (name, kinds) = (TopicName::new("later").unwrap(), vec![MessageKind::Delay]);
+        apply(0, Command::CreateTopic(CreateTopic { name, queues: 1, kinds, keep: None }));
+        for index in 1..=20_u64 {
+            let item = |at: u64| PublishItem {
+                queue: QueueId::new(0),
+                kind: MessageKind::Delay,
+                id_hash: MessageIdHash::new((index << 32 | at).into()),
+                body_crc: 0,
+                tag_hash: 0,
+                group_hash: 0,
+                record: Bytes::from_static(b"a record"),
+                record_at: 0,
+            };
+            let due = UtcMillis::new(u64::MAX);
+            let items = (0..1_000).map(|at| ScheduleItem { due, item: item(at) }).collect();
+            apply(
+                index,
+                Command::Schedule(Schedule { topic: TopicId::new(1), dedup: false, items }),
+            );
+        }
+        let frozen = machine.freeze_for_peers().unwrap();
+        let membership = contents().membership;
+        let parts = file_parts(&frozen, &membership);
+        let longest = parts.iter().map(Bytes::len).max().unwrap();
+        let (contents, file) = Contents::of(&frozen, membership);
+        assert!(longest < file.len() / 20, "a part has {longest} of {} bytes", file.len());
+        assert_eq!(file, parts.concat());
+        assert_eq!(Contents::decode(&file).unwrap(), contents);
+        assert_eq!(contents.state, frozen.snapshot());
+        // The same rows, not a copy of them.
+        let addresses =
+            |parts: &[Bytes]| parts.iter().map(|part| part.as_ptr()).collect::<Vec<_>>();
+        let again = addresses(&frozen.snapshot_parts());
+        let shared = addresses(&parts[1..]).iter().zip(&again).filter(|(a, b)| a == b).count();
+        assert!(shared > 70, "{shared} of {} parts", again.len());
     }
 }

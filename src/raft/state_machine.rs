@@ -214,11 +214,8 @@ impl RaftStateMachine<Types> for StateMachine {
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
         let machine = self.machine.read();
         let frozen = machine.freeze_for_peers();
-        let contents = frozen.and_then(|frozen| {
-            let contents = Contents::of(&frozen, self.membership(&machine).ok()?);
-            let bytes = contents.encode();
-            Some((contents, bytes))
-        });
+        let contents =
+            frozen.and_then(|frozen| Some(Contents::of(&frozen, self.membership(&machine).ok()?)));
         SnapshotBuilder { file: self.snapshots.clone(), contents, mark: None }
     }
 

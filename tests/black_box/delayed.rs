@@ -11,11 +11,13 @@ use bytes::Bytes;
 use futures::StreamExt;
 use raftmq::base::{GroupName, TopicName};
 use raftmq::client::{Client, Delayed, Draft, Producer, SentMessage, SimpleConsumer, Take};
+use raftmq::wire::rocketmq as v2;
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
 use super::broker_groups::held;
 use crate::common::cluster::{Cluster, PATIENCE, Plan, check_ready, kill};
+use crate::common::raw::{self, Raw};
 use crate::common::{http, python, until};
 
 /// The form of the tests: small in the test command, or as the environment says.
@@ -224,6 +226,49 @@ async fn each_comes_once_and_none_early_though_leaders_are_killed() {
     cluster.wait_equal(PATIENCE);
 }
 
+/// A record that lies strides before its message is written again in time, so that the message costs
+/// no memory once it is visible.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_visible_message_takes_no_memory() {
+    const COUNT: u64 = 50;
+    let environment = vec![
+        ("RAFTMQ_LOG__SEGMENT_BYTES", "8MiB".to_owned()),
+        ("RAFTMQ_LOG__CHECKPOINT_BYTES", "8MiB".to_owned()),
+        ("RAFTMQ_RETENTION__STRIDE_BYTES", "1MiB".to_owned()),
+    ];
+    let cluster = Cluster::start(Plan { environment, ..Plan::of(1) });
+    create(&cluster, "brought", &[]);
+    // Far enough away for all that comes before.
+    let begins = now() + 15_000;
+    let due = move |number: u64| begins + number * 20;
+    send(&cluster, "brought", COUNT, due).await;
+    let nodes = cluster.nodes();
+    let producer = Producer::connect(&nodes[0].grpc.to_string(), 8).await.unwrap();
+    let filler = vec![draft("filler", "x".repeat(16 << 10)); BATCH];
+    for _ in 0..10 {
+        producer.send(&filler).await.unwrap();
+    }
+    let takers = Takers::start(&cluster, "brought", "takers");
+    until_all(&takers, &cluster, "brought", COUNT).await;
+    let number = |text: &str, name: &str| -> u64 {
+        let line = text.lines().find(|line| line.starts_with(name)).expect(name);
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let text = tokio::task::block_in_place(|| {
+        until("nothing is delayed", PATIENCE, || {
+            let (_, text) = http::get(nodes[0].http, "/metrics").map_err(|e| e.to_string())?;
+            match number(&text, "raftmq_delayed_messages") {
+                0 => Ok(text),
+                left => Err(format!("{left} are")),
+            }
+        })
+    });
+    assert_eq!(number(&text, "raftmq_delayed_visible_messages"), 0, "all were brought forward");
+    tokio::task::block_in_place(|| wait_taken(&cluster, "takers"));
+    let late = check_once_and_not_early(&takers.finish().await, due);
+    assert_eq!(late.len() as u64, COUNT, "each number came");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delay_longer_than_retention_is_delivered() {
     const COUNT: u64 = 50;
@@ -391,6 +436,37 @@ async fn a_broker_group_can_be_given_to_delays_alone() {
     tokio::task::block_in_place(|| wait_taken(&cluster, "takers"));
     let late = check_once_and_not_early(&takers.finish().await, |_| due);
     assert_eq!(late.len(), 10);
+}
+
+/// A client that repeats a send through another broker group stores it twice. By its id all of it is
+/// taken back, wherever it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recall_by_id_asks_each_broker_group() {
+    let cluster = Cluster::start(Plan { broker_groups: 2, ..Plan::of(1) });
+    let nodes = cluster.nodes();
+    let node = &nodes[0];
+    create(&cluster, "twice", &[]);
+    let mut raw = Raw::connect(node.grpc).await;
+    for body in ["1", "2"] {
+        let mut message = raw::message("twice", "the-same", body);
+        let system = message.system_properties.as_mut().unwrap();
+        system.message_type = v2::MessageType::Delay.into();
+        system.delivery_timestamp = Some((SystemTime::now() + Duration::from_secs(600)).into());
+        assert_eq!(raw.send(vec![message]).await.0, i32::from(v2::Code::Ok));
+    }
+    let delayed = |expected: u64| {
+        for group in ["group-0", "group-1"] {
+            let name = format!("raftmq_delayed_messages{{broker_group=\"{group}\"");
+            until("as many are delayed", PATIENCE, || match http::metric(node.http, &name)? {
+                found if found == expected => Ok(()),
+                found => Err(format!("{found} in {group}")),
+            });
+        }
+    };
+    tokio::task::block_in_place(|| delayed(1));
+    let words = ["message", "recall", "--topic", "twice", "--id", "the-same"];
+    assert_eq!(cluster.tool(node.grpc, &words).unwrap()["outcome"], "RECALLED");
+    tokio::task::block_in_place(|| delayed(0));
 }
 
 /// Delay and recall with the official Python client, which has whole seconds only.

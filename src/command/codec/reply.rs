@@ -46,6 +46,7 @@ const DELAYED_FULL: u8 = 30;
 const NO_TRANSACTION: u8 = 40;
 const DECIDED: u8 = 41;
 const HALVES_FULL: u8 = 42;
+const TIMERS_FULL: u8 = 50;
 
 pub(in crate::command) fn encode(reply: &Reply) -> Bytes {
     let mut writer = Writer::new();
@@ -256,6 +257,12 @@ impl Coded for Refusal {
                 writer.u64(*bytes);
                 writer.u64(*limit);
             }
+            Self::TimersFull { count, visible, limit } => {
+                writer.u8(TIMERS_FULL);
+                writer.u64(*count);
+                writer.u64(*visible);
+                writer.u64(*limit);
+            }
             Self::NoTransaction { at } => writer.kind(NO_TRANSACTION, at),
             Self::Decided { decided } => writer.kind(DECIDED, decided),
             Self::HalvesFull { bytes, limit } => {
@@ -279,6 +286,10 @@ impl Coded for Refusal {
             UNDER_WAY => Self::UnderWay { mark: reader.get()?, count: reader.u64()? },
             MOVED_FULL => Self::MovedFull { bytes: reader.u64()?, limit: reader.u64()? },
             DELAYED_FULL => Self::DelayedFull { bytes: reader.u64()?, limit: reader.u64()? },
+            TIMERS_FULL => {
+                let (count, visible) = (reader.u64()?, reader.u64()?);
+                Self::TimersFull { count, visible, limit: reader.u64()? }
+            }
             NO_TRANSACTION => Self::NoTransaction { at: reader.get()? },
             DECIDED => Self::Decided { decided: reader.get()? },
             HALVES_FULL => Self::HalvesFull { bytes: reader.u64()?, limit: reader.u64()? },

@@ -133,6 +133,10 @@ fn delayed_messages_keep_their_bytes() {
         &Reply::Refused(Refusal::DelayedFull { bytes: 3, limit: 2 }),
         "01 09 1e 0000000000000003 0000000000000002",
     );
+    golden_reply(
+        &Reply::Refused(Refusal::TimersFull { count: 4, visible: 3, limit: 2 }),
+        "01 09 32 0000000000000004 0000000000000003 0000000000000002",
+    );
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! Delayed messages: when they fire, how they are recalled, and that their records stay.
 
-use bytes::Bytes;
+mod kept;
 
+use self::kept::{retention, until_mark};
 use super::bench::{Bench, names};
-use crate::base::{LogIndex, LogPosition, Millis, QueueId, QueueOffset, TopicId, UtcMillis};
+use crate::base::{LogPosition, Millis, QueueId, QueueOffset, TopicId, UtcMillis};
 use crate::command::{
-    Ack, Command, Delivery, DeliveryOutcome, Published, Refusal, Relocation, Reply, Retention,
-    Schedule, ScheduleItem, Scheduled, TimerKey, TimerOutcome, Unit,
+    Command, Published, Refusal, Reply, Retention, Schedule, ScheduleItem, Scheduled, TimerKey,
+    TimerOutcome,
 };
-use crate::machine::{Effect, Mark};
+use crate::machine::Effect;
+use crate::machine::timers::{Phase, Row, Timers};
 use crate::message::{MessageIdHash, MessageKind};
 
 const QUEUE: QueueId = QueueId::new(0);
@@ -238,139 +240,6 @@ fn a_deleted_topic_takes_its_delayed_messages_along() {
     assert_eq!(bench.machine.state().delayed(), 0);
 }
 
-fn retention() -> Retention {
-    Retention { stride: 1000, time: Millis::from_secs(60), bytes: 0, moved_max: 20 }
-}
-
-fn until_mark(bench: &mut Bench) -> Mark {
-    let before = bench.machine.state().marks().count();
-    while bench.machine.state().marks().count() == before {
-        bench.stamp += 10;
-        bench.publish(1, 1);
-    }
-    bench.machine.state().marks().last().unwrap().clone()
-}
-
-fn purge(bench: &mut Bench, mark: LogIndex) -> Reply {
-    bench.apply(Command::PurgeIntent { mark });
-    bench.reply(Command::PurgeTo { mark })
-}
-
-/// Writes again whatever the intended front threatens.
-fn relocate_all(bench: &mut Bench) -> Vec<LogPosition> {
-    let needed: Vec<_> = bench.machine.state().to_relocate().map(|(first, _)| first).collect();
-    let record = Bytes::from_static(b"a record");
-    let relocation = |original: &LogPosition| Relocation {
-        original: *original,
-        record: record.clone(),
-        record_at: 0,
-    };
-    let relocations = needed.iter().map(relocation).collect();
-    assert_eq!(bench.reply(Command::Relocate(relocations)), Reply::Done);
-    needed
-}
-
-fn lies(bench: &Bench, original: LogPosition) -> LogPosition {
-    bench.machine.state().locate(Unit { position: original, ..names::NO_UNIT }).position
-}
-
-/// Delayed by far more than retention keeps: the record moves along with the front, and what fires
-/// is a new message that stays for as long as one (rules R5 and R9).
-#[test]
-fn a_delayed_message_outlives_its_record() {
-    let mut bench = Bench::with_topic(2);
-    assert_eq!(bench.reply(Command::Retain(retention())), Reply::Done);
-    let due = bench.stamp + 100_000;
-    let one = later(&mut bench, due, 1);
-    let two = later(&mut bench, due + 1, 2);
-    let mark = until_mark(&mut bench).index;
-    let refused = Refusal::UnderWay { mark, count: 2 };
-    assert_eq!(purge(&mut bench, mark), Reply::Refused(refused));
-    assert_eq!(relocate_all(&mut bench), [one, two]);
-    assert_eq!(bench.machine.state().delayed_bytes(), 16);
-    assert_eq!(bench.reply(Command::PurgeTo { mark }), Reply::Done);
-    let copy = lies(&bench, one);
-    assert!(copy > two);
-    // A restart, and a replica that gets the state, know where it lies.
-    let hashes = bench.hashes();
-    assert!(bench.checkpoint());
-    bench.restart();
-    assert_eq!((bench.hashes(), lies(&bench, one)), (hashes, copy));
-
-    bench.stamp = due;
-    let before = until_mark(&mut bench);
-    assert_eq!(fired(&mut bench, 10), 2);
-    assert_eq!(visible(&bench), [one, two]);
-    assert_eq!(lies(&bench, one), copy, "a fired message is read where its record lies");
-    // The front comes up to a mark before the firing: the units stay, so the records have to.
-    assert_eq!(
-        purge(&mut bench, before.index),
-        Reply::Refused(Refusal::UnderWay { mark: before.index, count: 2 })
-    );
-    // One is handed out: its record is needed twice and moves once.
-    let handle = bench.take("a", &[0])[0];
-    assert_eq!(relocate_all(&mut bench), [one, two]);
-    assert_eq!(bench.reply(Command::PurgeTo { mark: before.index }), Reply::Done);
-    assert_eq!(visible(&bench), [one, two]);
-    // A mark behind the firing: the units go, and what is handed out keeps its record by itself.
-    let after = until_mark(&mut bench).index;
-    bench.apply(Command::PurgeIntent { mark: after });
-    assert_eq!(visible(&bench), []);
-    assert_eq!(bench.machine.state().delayed_bytes(), 0);
-    assert_eq!(relocate_all(&mut bench), [one]);
-    assert_eq!(bench.reply(Command::PurgeTo { mark: after }), Reply::Done);
-    assert_eq!(bench.deliver(Delivery::Ack(Ack { handle })), DeliveryOutcome::Done);
-    assert_eq!(bench.machine.state().moved_bytes(), 0);
-}
-
-#[test]
-fn a_message_that_fires_within_its_stride_leaves_no_row() {
-    let mut bench = Bench::with_topic(2);
-    bench.apply(Command::Retain(retention()));
-    until_mark(&mut bench);
-    let due = bench.stamp + 1;
-    later(&mut bench, due, 1);
-    bench.stamp = due;
-    assert_eq!(fired(&mut bench, 10), 1);
-    let mark = until_mark(&mut bench).index;
-    assert_eq!(purge(&mut bench, mark), Reply::Done);
-    assert_eq!(visible(&bench), []);
-}
-
-#[test]
-fn a_recalled_message_needs_no_record() {
-    let mut bench = Bench::with_topic(2);
-    bench.apply(Command::Retain(retention()));
-    let due = bench.stamp + 100_000;
-    later(&mut bench, due, 1);
-    let mark = until_mark(&mut bench).index;
-    bench.apply(Command::PurgeIntent { mark });
-    assert_eq!(relocate_all(&mut bench).len(), 1);
-    assert_eq!(recall(&mut bench, 1, None), TimerOutcome::Recalled);
-    assert_eq!(bench.machine.state().delayed_bytes(), 0);
-    assert_eq!(bench.reply(Command::PurgeTo { mark }), Reply::Done);
-}
-
-/// Rule R10: what is kept beyond the front is bounded, with a refusal of its own.
-#[test]
-fn too_much_kept_refuses_new_delayed_messages_only() {
-    let mut bench = Bench::with_topic(2);
-    bench.apply(Command::Retain(retention()));
-    let due = bench.stamp + 1_000_000;
-    for id in 1..=3 {
-        later(&mut bench, due, id);
-    }
-    let mark = until_mark(&mut bench).index;
-    bench.apply(Command::PurgeIntent { mark });
-    relocate_all(&mut bench);
-    let full = Refusal::DelayedFull { bytes: 24, limit: 20 };
-    let more = || Schedule { topic: names::TOPIC, dedup: true, items: vec![item(due, 0, 9)] };
-    assert_eq!(bench.reply(Command::Schedule(more())), Reply::Refused(full));
-    assert!(matches!(bench.publish(0, 1), Reply::Published(_)));
-    assert_eq!(recall(&mut bench, 1, None), TimerOutcome::Recalled);
-    assert!(matches!(bench.reply(Command::Schedule(more())), Reply::Scheduled(_)));
-}
-
 #[test]
 fn many_messages_over_many_hours_fire_each_at_its_time() {
     let mut bench = Bench::with_topic(1);
@@ -427,15 +296,108 @@ fn ends_are_remembered_for_a_while() {
     assert_eq!(bench.machine.state().queue_end(names::TOPIC, QUEUE), QueueOffset::new(20_001));
 }
 
+/// What is asked with a handle is answered as long as anything of the message is there, and a burst
+/// of firing is no reason to forget what was recalled.
+#[test]
+fn a_burst_of_firing_pushes_no_answer_out() {
+    let mut bench = Bench::with_topic(1);
+    bench.apply(Command::Retain(Retention { moved_max: 1 << 30, ..retention() }));
+    let due = bench.stamp + 100;
+    let (visible, recalled) = (later(&mut bench, due, 1), later(&mut bench, due, 2));
+    until_mark(&mut bench);
+    bench.stamp = due;
+    assert_eq!(fired(&mut bench, 1), 1);
+    assert_eq!(recall(&mut bench, 2, None), TimerOutcome::Recalled);
+    for round in 1..20_u128 {
+        let items = (0..1_000).map(|at| item(0, 0, round * 1_000 + at)).collect();
+        schedule(&mut bench, items);
+        bench.stamp += 100_000;
+    }
+    assert_eq!(recall(&mut bench, 1, None), TimerOutcome::NotFound, "long ago, many since");
+    assert_eq!(recall(&mut bench, 1, Some(visible)), TimerOutcome::AlreadyFired, "it has its row");
+    assert_eq!(recall(&mut bench, 9, Some(visible)), TimerOutcome::NotFound, "another id");
+    assert_eq!(recall(&mut bench, 2, Some(recalled)), TimerOutcome::Recalled);
+    assert_eq!(recall(&mut bench, 2, None), TimerOutcome::Recalled);
+}
+
+/// What is kept of one topic goes with it, and nothing of others; neither does a front that moves
+/// over the other's messages touch it.
+#[test]
+fn topics_share_chunks_and_nothing_else() {
+    let mut bench = Bench::with_topic(1);
+    bench.apply(names::topic("others", 1));
+    bench.apply(Command::Retain(Retention { moved_max: 1 << 30, ..retention() }));
+    let other = TopicId::new(2);
+    let (start, due) = (bench.stamp, bench.stamp + 100_000);
+    for id in 0..600_u128 {
+        let soon = if id.is_multiple_of(5) { start + 1 } else { due };
+        let topic = if id.is_multiple_of(3) { other } else { names::TOPIC };
+        let schedule = Schedule { topic, dedup: false, items: vec![item(soon, 0, id)] };
+        assert!(matches!(bench.reply(Command::Schedule(schedule)), Reply::Scheduled(_)));
+    }
+    bench.stamp += 1;
+    assert_eq!(fired(&mut bench, 1_000), 120);
+    assert_eq!(bench.machine.state().delayed(), 480);
+    bench.apply(Command::DeleteTopic { topic: names::TOPIC });
+    assert_eq!(bench.machine.state().delayed(), 160);
+    bench.stamp = due;
+    assert_eq!(fired(&mut bench, 1_000), 160);
+    assert_eq!(bench.machine.state().queue_end(other, QUEUE), QueueOffset::new(200));
+}
+
+/// A table in which these are in each other's way would take minutes.
+#[test]
+fn one_id_may_come_a_hundred_thousand_times() {
+    let mut timers = Timers::new(1);
+    let row = |at: u64| Row {
+        original: LogPosition::new(at),
+        now: LogPosition::new(at),
+        phase: Phase::Pending { due: UtcMillis::new(1_000 + at / 10) },
+        id: MessageIdHash::new(5),
+        topic: names::TOPIC,
+        size: 200,
+        tag_hash: 0,
+        queue: QUEUE,
+    };
+    let (count, stamp) = (100_000, UtcMillis::new(500));
+    (0..count).for_each(|at| timers.add(row(at)));
+    let key = |position| key(5, position);
+    for _ in 0..count / 4 {
+        assert_eq!(timers.recall(&key(None), stamp), TimerOutcome::Recalled);
+    }
+    for at in (count / 2..count / 4 * 3).rev() {
+        let place = LogPosition::new(at);
+        assert_eq!(timers.recall(&key(Some(place)), stamp), TimerOutcome::Recalled);
+    }
+    timers.check(LogPosition::ZERO).unwrap();
+    let mut taken = Vec::new();
+    while timers.pending() > 0 {
+        let part = timers.take_due(UtcMillis::new(u64::MAX), 1_000);
+        for (row, offset) in part.iter().zip(0..) {
+            timers.fired(row, QueueOffset::new(offset), LogPosition::ZERO, stamp);
+            taken.push(row.original.get());
+        }
+    }
+    let left: Vec<u64> = (count / 4..count / 2).chain(count / 4 * 3..count).collect();
+    assert_eq!(taken, left);
+    for at in (0..count).step_by(7) {
+        let recalled = at < count / 4 || (count / 2..count / 4 * 3).contains(&at);
+        let place = LogPosition::new(at);
+        let expected = if recalled { TimerOutcome::Recalled } else { TimerOutcome::AlreadyFired };
+        assert_eq!(timers.recall(&key(Some(place)), stamp), expected);
+    }
+    timers.check(LogPosition::ZERO).unwrap();
+}
+
 #[test]
 fn a_million_pending_messages_take_less_than_a_hundred_mebibytes() {
     // A sixteenth of them, which no table rounds up any better.
-    let mut timers = crate::machine::timers::Timers::new(1);
+    let mut timers = Timers::new(1);
     for at in 0..1_u64 << 16 {
-        let row = crate::machine::timers::Row {
+        let row = Row {
             original: LogPosition::new(at * 300),
             now: LogPosition::new(at * 300),
-            phase: crate::machine::timers::Phase::Pending { due: UtcMillis::new(at * 977) },
+            phase: Phase::Pending { due: UtcMillis::new(at * 977) },
             id: MessageIdHash::new(u128::from(at)),
             topic: names::TOPIC,
             size: 200,

@@ -8,18 +8,22 @@
 //! Never: a record's bytes, a clock, or the queue that a fired message goes to.
 //!
 //! A fired message whose record lies in an earlier stride of the log than its unit keeps its row
-//! until the queue's start passes the unit: retention counts from firing (rule R9).
+//! until the queue's start passes the unit: retention counts from firing (rule R9). So that this is
+//! rare, the leader writes such records again shortly before their messages fire (`ahead`).
 
+mod ahead;
 mod ended;
+mod ids;
 #[cfg(test)]
 mod proptests;
 mod rows;
 mod wheel;
 
-use hashbrown::HashTable;
 use twox_hash::XxHash3_64;
 
+pub use self::ahead::Ahead;
 use self::ended::Ended;
+use self::ids::Ids;
 use self::rows::Rows;
 use self::wheel::Wheel;
 use super::codec::require;
@@ -32,18 +36,24 @@ use crate::message::MessageIdHash;
 
 pub(super) use self::rows::{Phase, Row, RowsImage};
 
+/// Messages that an entry prepares for firing, beside what it does …
+const TURN: usize = 256;
+/// … and a tick.
+const TICK_TURN: usize = 4096;
+
 #[derive(Debug)]
 pub(super) struct Timers {
     rows: Rows,
     ended: Ended,
     /// When what is pending fires: derived.
     wheel: Wheel,
-    /// Places of pending records by topic and message id: derived. Its order decides nothing.
-    ids: HashTable<u64>,
-    seed: u64,
+    /// What is pending by topic and message id: derived.
+    ids: Ids,
     /// Derived.
     pending: usize,
-    /// Bytes of records that were written again: derived.
+    /// Bytes of the records of all rows: derived.
+    bytes: u64,
+    /// Of these, bytes of records that were written again: derived.
     kept_bytes: u64,
 }
 
@@ -54,9 +64,9 @@ impl Timers {
             rows: Rows::default(),
             ended: Ended::new(seed),
             wheel: Wheel::starting_at(UtcMillis::ZERO),
-            ids: HashTable::new(),
-            seed,
+            ids: Ids::new(seed),
             pending: 0,
+            bytes: 0,
             kept_bytes: 0,
         }
     }
@@ -65,82 +75,76 @@ impl Timers {
         self.pending
     }
 
+    /// Rows of messages that have fired.
+    pub(super) fn visible(&self) -> usize {
+        self.rows.len() - self.pending
+    }
+
+    /// Bytes of all records that outlive the log's front for a delayed message: wherever each lies
+    /// now, the front comes there one day, and it is written again.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Bytes of records that lie beyond the log's front only for a delayed message.
     pub(super) fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
 
-    /// When a tick is to be proposed next: a tick before finds nothing, one then may find nothing
-    /// once, where what was due has been recalled.
+    /// When a tick is to be proposed next: a tick before finds nothing. One then may find nothing,
+    /// where what was due has been recalled, or only prepare what is due soon.
     pub(super) fn next_due(&self) -> Option<UtcMillis> {
         self.wheel.first()
     }
 
     /// Refuses more messages when there are, or would be, too many rows.
     pub(super) fn check_room(&self, more: usize) -> Result<(), Refusal> {
-        if self.rows.len() + more <= TIMERS_MAX {
+        let (count, limit) = ((self.rows.len() + more) as u64, TIMERS_MAX as u64);
+        if count <= limit {
             return Ok(());
         }
-        let what = "delayed messages of a broker group".to_owned();
-        Err(Refusal::Limit { what, limit: TIMERS_MAX as u64 })
+        let visible = self.visible() as u64;
+        Err(Refusal::TimersFull { count, visible, limit })
     }
 
     /// Takes in a pending message; its record lies behind all earlier ones.
     pub(super) fn add(&mut self, row: Row) {
         let Phase::Pending { due } = row.phase else { panic!("a new message is pending") };
         self.rows.push(&row);
+        self.bytes += u64::from(row.size);
         self.pending += 1;
         self.wheel.add(due, row.original);
-        self.index(&row);
-    }
-
-    fn index(&mut self, row: &Row) {
-        let (rows, seed) = (&self.rows, self.seed);
-        let hash = id_hash(seed, row.topic, row.id);
-        self.ids.insert_unique(hash, row.original.get(), |position| {
-            let row = rows.get(LogPosition::new(*position)).expect("an indexed message has a row");
-            id_hash(seed, row.topic, row.id)
-        });
-    }
-
-    fn unindex(&mut self, row: &Row) {
-        let hash = id_hash(self.seed, row.topic, row.id);
-        let found = self.ids.find_entry(hash, |position| *position == row.original.get());
-        found.expect("every pending message is indexed").remove();
-        if self.ids.capacity() > 4 * self.ids.len() + 4096 {
-            let (rows, seed) = (&self.rows, self.seed);
-            self.ids.shrink_to(2 * self.ids.len(), |position| {
-                let row = rows.get(LogPosition::new(*position));
-                let row = row.expect("an indexed message has a row");
-                id_hash(seed, row.topic, row.id)
-            });
-        }
+        self.ids.add(&row, &self.rows);
     }
 
     /// The pending message that is meant: by its place, or the oldest of its id.
-    fn find(&self, key: &TimerKey) -> Option<Row> {
-        let fits = |row: &Row| {
-            let pending = matches!(row.phase, Phase::Pending { .. });
-            pending && row.topic == key.topic && row.id == key.id_hash
+    fn find(&self, key: &TimerKey) -> Result<Row, TimerOutcome> {
+        let Some(position) = key.position else {
+            let oldest = self.ids.oldest(key.topic, key.id_hash, &self.rows);
+            return oldest.ok_or_else(|| self.ended.outcome(key));
         };
-        if let Some(position) = key.position {
-            return self.rows.get(position).filter(fits);
+        let row = self.rows.get(position);
+        let row = row.filter(|row| row.topic == key.topic && row.id == key.id_hash);
+        match row.map(|row| (row, row.phase)) {
+            Some((row, Phase::Pending { .. })) => Ok(row),
+            // Its row knows it for longer than the memory of what ended.
+            Some((_, Phase::Fired { .. })) => Err(TimerOutcome::AlreadyFired),
+            None => Err(self.ended.outcome(key)),
         }
-        let hash = id_hash(self.seed, key.topic, key.id_hash);
-        let places = self.ids.iter_hash(hash);
-        let rows = places.filter_map(|position| self.rows.get(LogPosition::new(*position)));
-        rows.filter(fits).min_by_key(|row| row.original)
     }
 
     /// The message shall not fire.
     pub(super) fn recall(&mut self, key: &TimerKey, stamp: UtcMillis) -> TimerOutcome {
-        let Some(row) = self.find(key) else { return self.ended.outcome(key) };
+        let row = match self.find(key) {
+            Ok(row) => row,
+            Err(outcome) => return outcome,
+        };
         if Mutant::RecallIgnored.is_on() {
             return TimerOutcome::Recalled;
         }
         self.forget(&row);
-        self.rows.remove(row.original);
-        self.ended.add(&row, false, stamp);
+        self.remove(&row);
+        self.ended.recalled(&row, stamp);
         self.tidy_wheel(stamp);
         TimerOutcome::Recalled
     }
@@ -152,7 +156,10 @@ impl Timers {
         due: UtcMillis,
         stamp: UtcMillis,
     ) -> TimerOutcome {
-        let Some(row) = self.find(key) else { return self.ended.outcome(key) };
+        let row = match self.find(key) {
+            Ok(row) => row,
+            Err(outcome) => return outcome,
+        };
         if Mutant::RescheduleIgnored.is_on() {
             return TimerOutcome::Rescheduled;
         }
@@ -166,23 +173,29 @@ impl Timers {
 
     /// Stops counting a row as pending; it is still in the table.
     fn forget(&mut self, row: &Row) {
-        self.unindex(row);
+        self.ids.remove(row, &self.rows);
         self.pending -= 1;
         if row.now != row.original {
             self.kept_bytes -= u64::from(row.size);
         }
     }
 
+    fn remove(&mut self, row: &Row) {
+        self.rows.remove(row.original);
+        self.bytes -= u64::from(row.size);
+    }
+
     /// What was recalled or moved stays in the wheel until its old time; not without a bound.
     fn tidy_wheel(&mut self, stamp: UtcMillis) {
-        if self.wheel.len() > 2 * self.pending + 4096 {
+        // As many steps as there are rows, so not before as many have gone.
+        if self.wheel.len() > self.pending + self.rows.len() + 4096 {
             self.wheel = wheel_of(&self.rows, stamp);
         }
     }
 
     /// Prepares what comes next, a little with each entry.
     pub(super) fn turn(&mut self, stamp: UtcMillis) {
-        self.wheel.turn(stamp, &self.rows);
+        self.wheel.turn(stamp, TURN, &self.rows);
     }
 
     /// At most `limit` messages that are due by `stamp`, in the order in which they fire. Each has
@@ -190,10 +203,10 @@ impl Timers {
     pub(super) fn take_due(&mut self, stamp: UtcMillis, limit: u32) -> Vec<Row> {
         let early = if Mutant::FiredEarly.is_on() { 300 } else { 0 };
         let stamp = stamp.plus(Millis::new(early));
-        self.wheel.open_until(stamp, &self.rows);
         let mut taken = Vec::new();
         while taken.len() < limit as usize {
-            let Some((due, position)) = self.wheel.pop_until(stamp) else { break };
+            let popped = self.wheel.pop_until(stamp, &self.rows);
+            let Some((due, position)) = popped else { break };
             let row = self.rows.get(position);
             // What was recalled, or moved to another time, is still in the wheel.
             let Some(row) = row.filter(|row| row.phase == (Phase::Pending { due })) else {
@@ -202,11 +215,14 @@ impl Timers {
             self.forget(&row);
             taken.push(row);
         }
+        // In a group where nothing else happens, only ticks prepare anything.
+        self.wheel.turn(stamp, TICK_TURN, &self.rows);
         taken
     }
 
-    /// A message that was taken is visible at this offset. `mark` is where the last mark ended: a
-    /// record before it may leave before the unit does, so its row stays.
+    /// A message that was taken is visible at this offset, by [`Row::unit_when_fired`]. `mark` is
+    /// where the last mark ended: a record before it may leave before the unit does, so its row
+    /// stays.
     pub(super) fn fired(
         &mut self,
         row: &Row,
@@ -214,20 +230,20 @@ impl Timers {
         mark: LogPosition,
         stamp: UtcMillis,
     ) {
-        if row.now != row.original || row.original < mark {
+        if row.is_late(mark) {
             self.rows.set_phase(row.original, Phase::Fired { offset });
             if row.now != row.original {
                 self.kept_bytes += u64::from(row.size);
             }
         } else {
-            self.rows.remove(row.original);
+            self.remove(row);
         }
-        self.ended.add(row, true, stamp);
+        self.ended.fired(row, stamp);
     }
 
     /// A message whose time had come before it was taken in.
     pub(super) fn fired_at_once(&mut self, row: &Row, stamp: UtcMillis) {
-        self.ended.add(row, true, stamp);
+        self.ended.fired(row, stamp);
     }
 
     fn drop_rows(&mut self, gone: Vec<Row>) {
@@ -239,18 +255,22 @@ impl Timers {
                 }
                 Phase::Fired { .. } => {}
             }
-            self.rows.remove(row.original);
+            self.remove(&row);
         }
     }
 
     pub(super) fn drop_topic(&mut self, topic: TopicId, stamp: UtcMillis) {
-        self.drop_rows(self.rows.iter().filter(|row| row.topic == topic).collect());
+        // One chunk after the other: a topic may have millions.
+        for chunk in self.rows.chunks_of(topic) {
+            let gone = self.rows.of_chunk(chunk).filter(|row| row.topic == topic).collect();
+            self.drop_rows(gone);
+        }
         self.tidy_wheel(stamp);
     }
 
     /// Queues start later: units before that are gone, and with them the need for their records.
     pub(super) fn expire_below(&mut self, starts: &Starts) {
-        if self.pending == self.rows.len() {
+        if starts.is_empty() || self.pending == self.rows.len() {
             return;
         }
         let gone = |row: &Row| {
@@ -260,7 +280,7 @@ impl Timers {
                 _ => false,
             }
         };
-        self.drop_rows(self.rows.with_fired().filter(gone).collect());
+        self.drop_rows(self.rows.fired_of(starts).filter(gone).collect());
     }
 
     /// Records that lie before `front` now: where each lay first, and a unit that says where it
@@ -309,9 +329,10 @@ impl Timers {
         let ended = Ended::read(ended, seed)?;
         let wheel = wheel_of(&rows, stamp);
         let mut timers = Self { ended, wheel, ..Self::new(seed) };
-        timers.ids.reserve(rows.len(), |_| unreachable!("the index is empty"));
+        timers.ids.reserve(&rows);
         for row in rows.iter() {
             timers.pending += usize::from(matches!(row.phase, Phase::Pending { .. }));
+            timers.bytes += u64::from(row.size);
             if row.now != row.original {
                 timers.kept_bytes += u64::from(row.size);
             }
@@ -320,7 +341,7 @@ impl Timers {
         let pending: Vec<LogPosition> = timers.pending_rows().map(|row| row.original).collect();
         for position in pending {
             let row = timers.rows.get(position).expect("it was just listed");
-            timers.index(&row);
+            timers.ids.add(&row, &timers.rows);
         }
         Ok(timers)
     }
@@ -328,7 +349,7 @@ impl Timers {
     /// Bytes that all tables take together.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
-        self.rows.memory() + self.wheel.memory() + self.ids.allocation_size()
+        self.rows.memory() + self.wheel.memory() + self.ids.memory()
     }
 
     fn pending_rows(&self) -> impl Iterator<Item = Row> {
@@ -341,6 +362,8 @@ impl Timers {
         require(pending == self.pending, "the count of pending timers is off")?;
         require(self.ids.len() == pending, "the index of delayed messages is off")?;
         require(self.wheel.len() >= pending, "a delayed message is not in the wheel")?;
+        let bytes: u64 = self.rows.iter().map(|row| u64::from(row.size)).sum();
+        require(bytes == self.bytes, "the bytes of all delayed messages are off")?;
         let moved = self.rows.iter().filter(|row| row.now != row.original);
         let kept: u64 = moved.map(|row| u64::from(row.size)).sum();
         require(kept == self.kept_bytes, "the bytes of delayed messages are off")?;

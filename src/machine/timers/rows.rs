@@ -54,6 +54,19 @@ impl Row {
         Unit { position: original, size, tag_hash, group_hash: 0, visible }
     }
 
+    /// Whether the record leaves before the unit that points at it from now on: it lies before the
+    /// newest mark, and the unit comes behind it.
+    pub(in crate::machine) fn is_late(&self, mark: LogPosition) -> bool {
+        self.now < mark
+    }
+
+    /// The pointer that makes the message visible now. A record that was written again and does not
+    /// leave before the unit needs no row that says where it lies.
+    pub(in crate::machine) fn unit_when_fired(&self, mark: LogPosition, stamp: UtcMillis) -> Unit {
+        let position = if self.is_late(mark) { self.original } else { self.now };
+        Unit { position, ..self.unit(stamp) }
+    }
+
     fn to_bytes(self) -> [u8; ROW_BYTES] {
         let (number, fired) = match self.phase {
             Phase::Pending { due } => (due.get(), 0),
@@ -116,8 +129,18 @@ struct Chunk {
 struct Facts {
     /// The least place where one of the records lies now.
     least: LogPosition,
-    /// Whether one of the messages has fired.
-    fired: bool,
+    /// The least and the greatest topic.
+    topics: Option<(TopicId, TopicId)>,
+    /// The same of messages that have fired.
+    fired: Option<(TopicId, TopicId)>,
+}
+
+/// The least and the greatest.
+fn span(topics: impl Iterator<Item = TopicId>) -> Option<(TopicId, TopicId)> {
+    topics.fold(None, |span, topic| {
+        let (least, greatest) = span.unwrap_or((topic, topic));
+        Some((least.min(topic), greatest.max(topic)))
+    })
 }
 
 impl Clone for Chunk {
@@ -143,9 +166,13 @@ impl Chunk {
     }
 
     fn facts(&self) -> Facts {
-        *self.facts.get_or_init(|| Facts {
-            least: self.rows().map(|row| row.now).min().unwrap_or_default(),
-            fired: self.rows().any(|row| matches!(row.phase, Phase::Fired { .. })),
+        *self.facts.get_or_init(|| {
+            let fired = self.rows().filter(|row| matches!(row.phase, Phase::Fired { .. }));
+            Facts {
+                least: self.rows().map(|row| row.now).min().unwrap_or_default(),
+                topics: span(self.rows().map(|row| row.topic)),
+                fired: span(fired.map(|row| row.topic)),
+            }
         })
     }
 
@@ -292,9 +319,26 @@ impl Rows {
         chunks.flat_map(|chunk| chunk.rows()).filter(move |row| row.now < front)
     }
 
-    /// Rows of messages that have fired, and few others.
-    pub(super) fn with_fired(&self) -> impl Iterator<Item = Row> {
-        self.chunks.values().filter(|chunk| chunk.facts().fired).flat_map(|chunk| chunk.rows())
+    /// The first places of chunks with rows of a topic, and of few others.
+    pub(super) fn chunks_of(&self, topic: TopicId) -> Vec<LogPosition> {
+        let has = |chunk: &Chunk| {
+            chunk.facts().topics.is_some_and(|(least, most)| least <= topic && topic <= most)
+        };
+        self.chunks.iter().filter(|(_, chunk)| has(chunk)).map(|(first, _)| *first).collect()
+    }
+
+    /// The rows of one chunk; none where it is gone.
+    pub(super) fn of_chunk(&self, first: LogPosition) -> impl Iterator<Item = Row> {
+        self.chunks.get(&first).into_iter().flat_map(|chunk| chunk.rows())
+    }
+
+    /// Rows of messages that have fired and may be of these topics, and few others.
+    pub(super) fn fired_of<T>(&self, topics: &BTreeMap<TopicId, T>) -> impl Iterator<Item = Row> {
+        let has = |chunk: &&Arc<Chunk>| {
+            let fired = chunk.facts().fired;
+            fired.is_some_and(|(least, most)| topics.range(least..=most).next().is_some())
+        };
+        self.chunks.values().filter(has).flat_map(|chunk| chunk.rows())
     }
 
     #[cfg(test)]

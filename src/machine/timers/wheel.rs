@@ -15,8 +15,9 @@ const NEAR_BITS: u32 = 10;
 const FAR_BITS: u32 = 20;
 /// In an entry of a fine bucket: bits of the place, below those of the time.
 const PLACE_BITS: u32 = u64::BITS - NEAR_BITS;
-/// Entries that one turn moves from a coarse bucket to fine ones.
-const TURN: usize = 256;
+/// How long before its time a coarse bucket is to be moved into fine ones, where no entries do it in
+/// passing. All at once, when it is due, would hold up the entry that finds it so.
+const AHEAD: u64 = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Wheel {
@@ -89,14 +90,15 @@ impl Wheel {
         self.len += 1;
     }
 
-    /// Not after the first due; before it only where that is more than a coarse bucket away, or
-    /// was recalled.
+    /// Not after the first due. Before it where that is recalled, or so far away that it is still in
+    /// a coarse bucket: then it is when that is to be unrolled.
     pub(super) fn first(&self) -> Option<UtcMillis> {
         if let Some((due, _)) = self.open.first() {
             return Some(*due);
         }
         let near = self.near.first_key_value().map(|(bucket, near)| due_of(*bucket, near.first));
-        let far = self.far.first_key_value().map(|(bucket, _)| UtcMillis::new(bucket << FAR_BITS));
+        let unroll = |bucket: &u64| UtcMillis::new((bucket << FAR_BITS).saturating_sub(AHEAD));
+        let far = self.far.first_key_value().map(|(bucket, _)| unroll(bucket));
         match (near, far) {
             (Some(near), Some(far)) => Some(near.min(far)),
             (near, far) => near.or(far),
@@ -104,10 +106,10 @@ impl Wheel {
     }
 
     /// Moves a part of the next coarse bucket into fine ones, when its time is near.
-    pub(super) fn turn(&mut self, stamp: UtcMillis, rows: &Rows) {
+    pub(super) fn turn(&mut self, stamp: UtcMillis, most: usize, rows: &Rows) {
         let soon = (stamp.get() >> FAR_BITS) + 1;
         if self.far.first_key_value().is_some_and(|(bucket, _)| *bucket <= soon) {
-            self.unroll(TURN, rows);
+            self.unroll(most, rows);
         }
     }
 
@@ -133,19 +135,24 @@ impl Wheel {
         }
     }
 
-    /// Afterwards everything due by `stamp` can be popped.
-    pub(super) fn open_until(&mut self, stamp: UtcMillis, rows: &Rows) {
-        let now = stamp.get() >> FAR_BITS;
-        while self.far.first_key_value().is_some_and(|(bucket, _)| *bucket <= now) {
-            self.unroll(usize::MAX, rows);
-        }
-        while let Some(first) = self.near.first_entry() {
-            let bucket = *first.key();
-            if due_of(bucket, first.get().first) > stamp {
-                break;
+    /// Opens the first fine bucket if something in it is due by `stamp`; false when there is none.
+    fn open_next(&mut self, stamp: UtcMillis, rows: &Rows) -> bool {
+        loop {
+            let near = self.near.first_key_value();
+            let near = near.map(|(bucket, near)| (*bucket, due_of(*bucket, near.first)));
+            let far = self.far.first_key_value().map(|(bucket, _)| *bucket);
+            // What is in coarse buckets may come before, so each of them is looked into in time.
+            if let Some(far) = far
+                && far << FAR_BITS <= stamp.get()
+                && near.is_none_or(|(bucket, _)| far << (FAR_BITS - NEAR_BITS) <= bucket)
+            {
+                self.unroll(usize::MAX, rows);
+                continue;
             }
-            let entries = first.remove().entries;
+            let Some((bucket, _)) = near.filter(|(_, due)| *due <= stamp) else { return false };
+            let entries = self.near.remove(&bucket).expect("it was the first").entries;
             self.open_bucket(bucket, entries);
+            return true;
         }
     }
 
@@ -165,6 +172,25 @@ impl Wheel {
         }
     }
 
+    /// Before every fine bucket.
+    pub(super) const NEAR_START: (u64, usize) = (0, 0);
+
+    /// Entries of fine buckets up to that of `until`, from the one behind `from` on: for each the
+    /// place behind it, its time and its message. In no order within a bucket.
+    pub(super) fn near_from(
+        &self,
+        from: (u64, usize),
+        until: UtcMillis,
+    ) -> impl Iterator<Item = ((u64, usize), UtcMillis, LogPosition)> {
+        let (first, passed) = from;
+        let last = (until.get() >> NEAR_BITS).max(first);
+        self.near.range(first..=last).flat_map(move |(bucket, near)| {
+            let passed = if *bucket == first { passed } else { 0 };
+            let entries = near.entries.iter().zip(1..).skip(passed);
+            entries.map(|(entry, at)| ((*bucket, at), due_of(*bucket, *entry), place_of(*entry)))
+        })
+    }
+
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         let near = self.near.values().map(|near| 8 * near.entries.capacity() + 96);
@@ -173,12 +199,103 @@ impl Wheel {
     }
 
     /// The next entry that is due by `stamp`, in the order of (due, place).
-    pub(super) fn pop_until(&mut self, stamp: UtcMillis) -> Option<(UtcMillis, LogPosition)> {
+    pub(super) fn pop_until(
+        &mut self,
+        stamp: UtcMillis,
+        rows: &Rows,
+    ) -> Option<(UtcMillis, LogPosition)> {
+        // What is in other buckets comes after all that is open.
+        if self.open.is_empty() && !self.open_next(stamp, rows) {
+            return None;
+        }
         let (due, _) = self.open.first()?;
         if *due > stamp {
             return None;
         }
         self.len -= 1;
         self.open.pop_first()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Row, TICK_TURN, Timers};
+    use super::*;
+    use crate::base::{QueueId, QueueOffset, TopicId};
+    use crate::command::{TimerKey, TimerOutcome};
+    use crate::message::MessageIdHash;
+
+    const TOPIC: TopicId = TopicId::new(1);
+    /// The coarse bucket of all messages.
+    const BUCKET: u64 = 10;
+    const START: u64 = BUCKET << FAR_BITS;
+
+    fn row(at: u64) -> Row {
+        Row {
+            original: LogPosition::new(at),
+            now: LogPosition::new(at),
+            phase: Phase::Pending { due: UtcMillis::new(START + at * 7_919 % (1 << FAR_BITS)) },
+            id: MessageIdHash::new(at.into()),
+            topic: TOPIC,
+            size: 200,
+            tag_hash: 0,
+            queue: QueueId::new(0),
+        }
+    }
+
+    fn key(at: u64) -> TimerKey {
+        TimerKey { topic: TOPIC, id_hash: MessageIdHash::new(at.into()), position: None }
+    }
+
+    fn far(timers: &Timers) -> usize {
+        timers.wheel.far.get(&BUCKET).map_or(0, Vec::len)
+    }
+
+    /// Ticks are asked for early enough, and each moves a bounded part.
+    #[test]
+    fn a_coarse_bucket_is_unrolled_by_ticks_alone_before_its_time() {
+        let mut timers = Timers::new(1);
+        let count = 5 * TICK_TURN as u64;
+        (0..count).for_each(|at| timers.add(row(at)));
+        let (mut stamp, mut turns) = (UtcMillis::ZERO, 0);
+        let mut due: Vec<(u64, u64)> = Vec::new();
+        let moved = |at: u64| at % 11 == 1;
+        while far(&timers) > 0 {
+            stamp = stamp.max(timers.next_due().unwrap());
+            assert!(stamp < UtcMillis::new(START), "it is prepared in time");
+            let before = far(&timers);
+            assert_eq!(timers.take_due(stamp, 100), []);
+            let turned = before - far(&timers);
+            assert!(0 < turned && turned <= TICK_TURN, "{turned} entries in one tick");
+            // In between some are taken back, and some moved within the bucket.
+            for at in (turns * 100..turns * 100 + 100).filter(|at| at % 11 < 2) {
+                if moved(at) {
+                    let later = UtcMillis::new(START + at);
+                    let outcome = timers.reschedule(&key(at), later, stamp);
+                    assert_eq!(outcome, TimerOutcome::Rescheduled);
+                    due.push((later.get(), at));
+                } else {
+                    assert_eq!(timers.recall(&key(at), stamp), TimerOutcome::Recalled);
+                }
+            }
+            turns += 1;
+        }
+        let others = (0..count).filter(|at| at % 11 > 1 || *at >= turns * 100);
+        due.extend(others.map(|at| match row(at).phase {
+            Phase::Pending { due } => (due.get(), at),
+            Phase::Fired { .. } => panic!("it is pending"),
+        }));
+        due.sort_unstable();
+        let mut fired = Vec::new();
+        while timers.pending() > 0 {
+            stamp = stamp.max(timers.next_due().unwrap());
+            for row in timers.take_due(stamp, 7) {
+                let Phase::Pending { due } = row.phase else { panic!("it was pending") };
+                assert!(due <= stamp, "nothing is early");
+                timers.fired(&row, QueueOffset::ZERO, LogPosition::ZERO, stamp);
+                fired.push((due.get(), row.original.get()));
+            }
+        }
+        assert_eq!(fired, due);
     }
 }

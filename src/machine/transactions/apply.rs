@@ -11,7 +11,7 @@ use crate::command::{
 use crate::machine::apply::unit_of;
 use crate::machine::deliveries::{Holder, UnitAt};
 use crate::machine::effect::Effect;
-use crate::machine::limits::{HALF_BYTES_MAX, HALVES_MAX};
+use crate::machine::limits::HALVES_MAX;
 use crate::machine::state::State;
 use crate::machine::{Entry, topics};
 
@@ -67,7 +67,7 @@ impl State {
             count += 1;
             bytes += u64::from(unit_of(entry, &half.item).size);
         }
-        let limit = self.retention().map_or(HALF_BYTES_MAX, |retention| retention.moved_max);
+        let limit = self.pending_bytes_max();
         if count > 0 && bytes > limit {
             return Err(Refusal::HalvesFull { bytes, limit });
         }
