@@ -35,6 +35,9 @@ const ORDERED_PACE_MS: u64 = 20;
 /// acknowledgements were answered.
 const SETTLED_MS: u64 = 1000;
 
+/// Longer than a busy machine takes for one message, and far shorter than a poll.
+const STANDSTILL_MS: u64 = 4000;
+
 const DELAYED: u64 = 10;
 const DELAY_MS: u64 = 2000;
 /// Longer than an election takes, so that the time comes under the next leader.
@@ -263,6 +266,9 @@ impl Scene<'_> {
         let sent = sent(&lines);
         let got = self.receive_all(consumer, &sent.iter().map(|sent| &*sent.id).collect());
         let repeats = check_order(&got, &sent, killed.as_ref());
+        if !self.kill {
+            check_no_standstill(&got, &sent);
+        }
         self.wait_back(killed);
         format!("{} OK, {repeats} again", sent.len())
     }
@@ -421,6 +427,17 @@ fn check_order(got: &[Received], sent: &[Sent], killed: Option<&Killed>) -> usiz
         assert_eq!(last_at.len(), order.len(), "line {line} is not whole: {places:?}");
     }
     repeats
+}
+
+/// While nothing fails, no message group stands still: a consumer that waits is told of what is free.
+fn check_no_standstill(got: &[Received], sent: &[Sent]) {
+    let last_sent = sent.iter().map(|sent| sent.at_ms).max().unwrap();
+    let mut times: Vec<u64> =
+        got.iter().map(|got| got.at_ms).filter(|at| *at > last_sent).collect();
+    times.push(last_sent);
+    times.sort_unstable();
+    let longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+    assert!(longest < STANDSTILL_MS, "nothing came for {longest} ms after all was sent: {times:?}");
 }
 
 /// No delivery comes before its time; how many milliseconds the latest first one came after it.
