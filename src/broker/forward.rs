@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::retention::{RELOCATE_BYTES, relocation};
+use super::retention::relocation;
 use crate::base::Millis;
 use crate::broker::Replica;
 use crate::command::Reply;
@@ -22,6 +22,10 @@ const AHEAD: Millis = Millis::from_secs(5);
 const LOOK: Duration = Duration::from_millis(200);
 /// What is due for longer than this waits for ticks, which are not to be held up.
 const OVERDUE: Millis = Millis::new(500);
+
+/// Bytes of records that one entry writes again, unless one alone has more: they are read while
+/// deliveries and ticks wait for their turn.
+const AT_ONCE: usize = 64 << 10;
 
 /// Runs until dropped.
 pub(super) async fn keep(replica: &Replica) {
@@ -38,7 +42,7 @@ pub(super) async fn keep(replica: &Replica) {
     }
 }
 
-/// Writes again what is to be written again now, an entry of about a mebibyte after the other.
+/// Writes again what is to be written again now, one entry after the other.
 async fn step(replica: &Replica, ahead: &mut Ahead) {
     loop {
         let health = replica.group.health();
@@ -51,7 +55,7 @@ async fn step(replica: &Replica, ahead: &mut Ahead) {
             if waits {
                 return (Vec::new(), true);
             }
-            state.delayed_ahead(ahead, now.plus(AHEAD), RELOCATE_BYTES)
+            state.delayed_ahead(ahead, now.plus(AHEAD), AT_ONCE)
         });
         if !found.is_empty() {
             let command = match relocation(replica, found) {
@@ -69,5 +73,6 @@ async fn step(replica: &Replica, ahead: &mut Ahead) {
         if all {
             return;
         }
+        tokio::task::yield_now().await;
     }
 }

@@ -126,8 +126,16 @@ fn lease_all(replica: &Replica) {
 async fn rounds(replica: &Replica) {
     let mut next = Instant::now() + ROUND;
     let mut last_pair = None;
+    let mut leadership = replica.group.leadership();
     loop {
-        tokio::time::sleep_until(next).await;
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            // Another leader is told at once: what the one before knew may end with it.
+            Ok(()) = leadership.changed() => {
+                tell_leader(replica).await;
+                continue;
+            }
+        }
         next = Instant::now() + ROUND;
         let now = replica.env.clock.monotonic();
         replica.clients.expire(now);

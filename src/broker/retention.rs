@@ -19,7 +19,7 @@ use crate::raft::Pressure;
 /// How often the leader looks whether something has become old.
 const LOOK: Duration = Duration::from_secs(1);
 /// Bytes of records that one entry writes again, unless one alone has more.
-pub(super) const RELOCATE_BYTES: usize = 1 << 20;
+const RELOCATE_BYTES: usize = 1 << 20;
 
 /// What this leader has trimmed, so that it does not ask for the same again.
 type Trimmed = BTreeMap<TopicId, LogIndex>;

@@ -59,7 +59,7 @@ impl State {
         }
         let is_known =
             |item: &PublishItem| schedule.dedup && self.dedup.find(topic.id, item).is_some();
-        let (mut count, mut bytes) = (0, self.timers.bytes());
+        let (mut count, mut bytes) = (0, self.timers.pending_bytes());
         for one in &schedule.items {
             if one.due > entry.stamp && !is_known(&one.item) {
                 count += 1;

@@ -15,7 +15,7 @@ use super::head::Head;
 use super::late::LateUnits;
 use super::retention::{Front, Mark, Marks};
 use super::subscriptions::Subscriptions;
-use super::timers::{Ahead, Timers};
+use super::timers::{Ahead, Most, Timers};
 use super::topics::{Topic, Topics};
 use super::transactions::{DecidedMemory, Half, Halves};
 use crate::base::{
@@ -384,15 +384,17 @@ impl State {
     }
 
     /// Delayed messages due by `until` whose records are to be written again before they fire, as
-    /// [`Self::to_relocate`] says; of at most so many bytes, but for the first. `false` when there
-    /// may be more.
+    /// [`Self::to_relocate`] says; of at most so many bytes, but for the first, and of a quarter of a
+    /// stride between two marks. `false` when there may be more.
     pub fn delayed_ahead(
         &self,
         ahead: &mut Ahead,
         until: UtcMillis,
         bytes: usize,
     ) -> (Vec<(LogPosition, Unit)>, bool) {
-        self.timers.ahead(ahead, until, self.marks.newest_end(), bytes)
+        let of_mark = self.marks.retention.map_or(u64::MAX, |retention| retention.stride / 4);
+        let most = Most { at_once: bytes, of_mark };
+        self.timers.ahead(ahead, until, self.marks.newest_end(), most)
     }
 
     /// The unit with the place where its record lies now.

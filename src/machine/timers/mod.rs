@@ -22,6 +22,7 @@ mod wheel;
 use twox_hash::XxHash3_64;
 
 pub use self::ahead::Ahead;
+pub(super) use self::ahead::Most;
 use self::ended::Ended;
 use self::ids::Ids;
 use self::rows::Rows;
@@ -51,6 +52,8 @@ pub(super) struct Timers {
     ids: Ids,
     /// Derived.
     pending: usize,
+    /// Bytes of the records of what is pending: derived.
+    pending_bytes: u64,
     /// Bytes of the records of all rows: derived.
     bytes: u64,
     /// Of these, bytes of records that were written again: derived.
@@ -66,6 +69,7 @@ impl Timers {
             wheel: Wheel::starting_at(UtcMillis::ZERO),
             ids: Ids::new(seed),
             pending: 0,
+            pending_bytes: 0,
             bytes: 0,
             kept_bytes: 0,
         }
@@ -78,6 +82,11 @@ impl Timers {
     /// Rows of messages that have fired.
     pub(super) fn visible(&self) -> usize {
         self.rows.len() - self.pending
+    }
+
+    /// Bytes of the records of what is pending.
+    pub(super) fn pending_bytes(&self) -> u64 {
+        self.pending_bytes
     }
 
     /// Bytes of all records that outlive the log's front for a delayed message: wherever each lies
@@ -112,6 +121,7 @@ impl Timers {
         let Phase::Pending { due } = row.phase else { panic!("a new message is pending") };
         self.rows.push(&row);
         self.bytes += u64::from(row.size);
+        self.pending_bytes += u64::from(row.size);
         self.pending += 1;
         self.wheel.add(due, row.original);
         self.ids.add(&row, &self.rows);
@@ -175,6 +185,7 @@ impl Timers {
     fn forget(&mut self, row: &Row) {
         self.ids.remove(row, &self.rows);
         self.pending -= 1;
+        self.pending_bytes -= u64::from(row.size);
         if row.now != row.original {
             self.kept_bytes -= u64::from(row.size);
         }
@@ -331,7 +342,10 @@ impl Timers {
         let mut timers = Self { ended, wheel, ..Self::new(seed) };
         timers.ids.reserve(&rows);
         for row in rows.iter() {
-            timers.pending += usize::from(matches!(row.phase, Phase::Pending { .. }));
+            if matches!(row.phase, Phase::Pending { .. }) {
+                timers.pending += 1;
+                timers.pending_bytes += u64::from(row.size);
+            }
             timers.bytes += u64::from(row.size);
             if row.now != row.original {
                 timers.kept_bytes += u64::from(row.size);
@@ -362,6 +376,8 @@ impl Timers {
         require(pending == self.pending, "the count of pending timers is off")?;
         require(self.ids.len() == pending, "the index of delayed messages is off")?;
         require(self.wheel.len() >= pending, "a delayed message is not in the wheel")?;
+        let bytes: u64 = self.pending_rows().map(|row| u64::from(row.size)).sum();
+        require(bytes == self.pending_bytes, "the bytes of pending messages are off")?;
         let bytes: u64 = self.rows.iter().map(|row| u64::from(row.size)).sum();
         require(bytes == self.bytes, "the bytes of all delayed messages are off")?;
         let moved = self.rows.iter().filter(|row| row.now != row.original);

@@ -5,6 +5,7 @@
 //! looks whether the row still says so.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use super::rows::{Phase, Rows};
 use crate::base::{LogPosition, UtcMillis};
@@ -45,6 +46,15 @@ fn due_of(bucket: u64, entry: u64) -> UtcMillis {
 
 fn place_of(entry: u64) -> LogPosition {
     LogPosition::new(entry & (u64::MAX >> NEAR_BITS))
+}
+
+/// How far a look over the next entries has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    /// The last one of what is open.
+    open: Option<(UtcMillis, LogPosition)>,
+    /// A fine bucket, and how many of its entries.
+    near: (u64, usize),
 }
 
 impl Wheel {
@@ -172,23 +182,31 @@ impl Wheel {
         }
     }
 
-    /// Before every fine bucket.
-    pub(super) const NEAR_START: (u64, usize) = (0, 0);
-
-    /// Entries of fine buckets up to that of `until`, from the one behind `from` on: for each the
-    /// place behind it, its time and its message. In no order within a bucket.
-    pub(super) fn near_from(
+    /// What is open, and fine buckets up to that of `until`, from the entry behind `from` on: for
+    /// each the place behind it, its time and its message. In no order within a bucket.
+    pub(super) fn soon_from(
         &self,
-        from: (u64, usize),
+        from: Place,
         until: UtcMillis,
-    ) -> impl Iterator<Item = ((u64, usize), UtcMillis, LogPosition)> {
-        let (first, passed) = from;
+    ) -> impl Iterator<Item = (Place, UtcMillis, LogPosition)> {
+        let behind = from.open.map_or(Bound::Unbounded, Bound::Excluded);
+        let open = self.open.range((behind, Bound::Unbounded));
+        let open = open.take_while(move |(due, _)| *due <= until).map(move |entry| {
+            let (due, position) = *entry;
+            (Place { open: Some(*entry), ..from }, due, position)
+        });
+        let (first, passed) = from.near;
         let last = (until.get() >> NEAR_BITS).max(first);
-        self.near.range(first..=last).flat_map(move |(bucket, near)| {
+        let near = self.near.range(first..=last).flat_map(move |(bucket, near)| {
             let passed = if *bucket == first { passed } else { 0 };
             let entries = near.entries.iter().zip(1..).skip(passed);
             entries.map(|(entry, at)| ((*bucket, at), due_of(*bucket, *entry), place_of(*entry)))
-        })
+        });
+        let last_open = self.open.range(..=(until, LogPosition::new(u64::MAX))).next_back();
+        let open_done = last_open.copied().max(from.open);
+        let near =
+            near.map(move |(near, due, position)| (Place { open: open_done, near }, due, position));
+        open.chain(near)
     }
 
     #[cfg(test)]

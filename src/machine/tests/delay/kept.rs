@@ -214,3 +214,78 @@ fn a_repeated_message_is_not_refused_for_want_of_room() {
     let full = Refusal::DelayedFull { bytes: 24, limit: 20 };
     assert_eq!(bench.reply(Command::Schedule(more)), Reply::Refused(full));
 }
+
+/// What is visible stays for its retention; the quota is for what is to come.
+#[test]
+fn what_fired_late_takes_no_room_of_what_is_to_come() {
+    let mut bench = Bench::with_topic(2);
+    bench.apply(Command::Retain(retention()));
+    let due = bench.stamp + 100_000;
+    schedule(&mut bench, vec![item(due, 0, 1), item(due, 0, 2)]);
+    until_mark(&mut bench);
+    bench.stamp = due;
+    assert_eq!(fired(&mut bench, 10), 2);
+    assert_eq!(bench.machine.state().needed_bytes(), 16, "both keep their rows");
+    let due = bench.stamp + 100_000;
+    let more = |bench: &mut Bench, id| {
+        let items = vec![item(due, 0, id)];
+        bench.reply(Command::Schedule(Schedule { topic: names::TOPIC, dedup: true, items }))
+    };
+    for id in [3, 4] {
+        assert!(matches!(more(&mut bench, id), Reply::Scheduled(_)));
+    }
+    let full = Reply::Refused(Refusal::DelayedFull { bytes: 24, limit: 20 });
+    assert_eq!(more(&mut bench, 5), full);
+    bench.checkpoint();
+    bench.restart();
+    assert_eq!(more(&mut bench, 5), full);
+}
+
+/// Copies make marks, which would make them void without end.
+#[test]
+fn a_quarter_of_a_stride_is_brought_forward_between_two_marks() {
+    const COUNT: u128 = 100;
+    let mut bench = Bench::with_topic(2);
+    bench.apply(Command::Retain(Retention { moved_max: 1 << 20, ..retention() }));
+    let due = bench.stamp + 20_000;
+    for id in 0..COUNT {
+        later(&mut bench, due, id);
+    }
+    let mut ahead = Ahead::default();
+    for _ in 0..3 {
+        until_mark(&mut bench);
+        let mut found = 0;
+        loop {
+            let state = bench.machine.state();
+            let (more, all) = state.delayed_ahead(&mut ahead, UtcMillis::new(due), 50);
+            found += more.len();
+            if all {
+                break;
+            }
+        }
+        // Whole records, the last of which comes beyond the quarter.
+        assert_eq!(found, 250_usize.div_ceil(RECORD.len()));
+    }
+}
+
+/// What is due within a second of something that fired is in another place than the rest.
+#[test]
+fn what_is_open_is_brought_forward_too() {
+    let mut bench = Bench::with_topic(2);
+    bench.apply(Command::Retain(Retention { moved_max: 1 << 20, ..retention() }));
+    let due = (bench.stamp + 20_000).next_multiple_of(1 << 10);
+    let places = [0, 100, 200, 2_000].map(|after| later(&mut bench, due + after, after.into()));
+    until_mark(&mut bench);
+    bench.stamp = due;
+    assert_eq!(fired(&mut bench, 1), 1);
+    let mut ahead = Ahead::default();
+    let mut look = |until: u64| {
+        let state = bench.machine.state();
+        let (found, all) = state.delayed_ahead(&mut ahead, UtcMillis::new(until), 1 << 20);
+        assert!(all);
+        found.into_iter().map(|(original, _)| original).collect::<Vec<_>>()
+    };
+    assert_eq!(look(due + 150), places[1..2]);
+    assert_eq!(look(due + 5_000), places[2..]);
+    assert_eq!(look(due + 5_000), []);
+}
