@@ -62,13 +62,14 @@ pub(crate) fn check(
 ) -> Findings {
     let mut findings = Findings::default();
     let told = collect(history);
+    let began = began(history);
     for (value, told) in &told {
         check_early(*value, told, disturbed, &mut findings);
         check_once(*value, told, &mut findings);
         check_endings(*value, told, &mut findings);
     }
     for group in groups {
-        check_all_came(*group, &told, drain, gone, &mut findings);
+        check_all_came(*group, (&told, &began), drain, gone, &mut findings);
     }
     findings.count("delayed", told.values().filter(|told| told.sent.is_some()).count() as u64);
     findings
@@ -132,6 +133,20 @@ fn collect(history: &History) -> BTreeMap<Value, Told> {
     all
 }
 
+/// When a group had first taken something of a topic.
+fn began(history: &History) -> BTreeMap<(u32, u32), Micros> {
+    let mut began: BTreeMap<(u32, u32), Micros> = BTreeMap::new();
+    for operation in &history.operations {
+        let What::Receive { group, .. } = operation.what else { continue };
+        let Some(Answer::Received(deliveries)) = operation.answer() else { continue };
+        for delivery in deliveries {
+            let at = began.entry((group, delivery.place.topic)).or_insert(Micros::MAX);
+            *at = operation.ended().min(*at);
+        }
+    }
+    began
+}
+
 fn check_early(value: Value, told: &Told, disturbed: bool, findings: &mut Findings) {
     let (Some(seen), Some(earliest)) = (told.first_seen, told.earliest()) else { return };
     if !disturbed && seen + SLACK < earliest {
@@ -175,7 +190,7 @@ fn check_endings(value: Value, told: &Told, findings: &mut Findings) {
 /// What was acknowledged and not recalled comes to every group; what fired comes too.
 fn check_all_came(
     group: u32,
-    all: &BTreeMap<Value, Told>,
+    (all, began): (&BTreeMap<Value, Told>, &BTreeMap<(u32, u32), Micros>),
     drain: Drain,
     gone: &Gone,
     findings: &mut Findings,
@@ -195,14 +210,20 @@ fn check_all_came(
     }
     for (topic, missing) in missing_values {
         // Nobody was told where a message lies that nobody received: retention counts what it took.
+        // What had fired before the group took something of the topic it has not lost: a group
+        // begins at the least offset.
+        let began = began.get(&(group, topic)).copied().unwrap_or(Micros::MAX);
+        let had_begun = |value: &&Value| all[value].earliest().is_none_or(|due| began < due);
+        let lost = missing.iter().filter(had_begun).count() as u64;
+        let trimmed = gone.starts.iter().any(|((of, _), start)| *of == topic && *start > 0);
         let counted = gone.expired.get(&(group, topic)).copied().unwrap_or(0);
-        if missing.len() as u64 <= counted {
+        if lost <= counted && (trimmed || missing.len() as u64 <= counted) {
             findings.count("delayed and expired", missing.len() as u64);
             continue;
         }
         let what = format!(
-            "group {group} never got {} delayed messages of topic {topic}, such as {}; retention \
-             counts {counted}",
+            "group {group} never got {} delayed messages of topic {topic}, such as {}, {lost} of \
+             them since it began; retention counts {counted}",
             missing.len(),
             missing[0]
         );
@@ -304,6 +325,15 @@ mod tests {
         let elsewhere = Gone { expired: BTreeMap::from([((0, 1), 1)]), ..Gone::default() };
         let lost_here = check(&lost.history, &[0], (Drain::Complete, false), &elsewhere);
         assert_eq!(checks(&lost_here), ["delayed-lost"]);
+        // Before the group took anything of the topic, what retention took is nobody's loss.
+        let starts = BTreeMap::from([((0, 0), 1)]);
+        let trimmed = Gone { starts, ..Gone::default() };
+        let late = Scene::default().delayed(1, 10, "a", (0, 5)).received(&[(9, 1)], 1, (50, 60));
+        let before = check(&late.history, &[0], (Drain::Complete, false), &trimmed);
+        assert_eq!(before.verdict(), Verdict::True);
+        let early = Scene::default().received(&[(9, 1)], 1, (0, 1)).delayed(1, 10, "a", (2, 5));
+        let after = check(&early.history, &[0], (Drain::Complete, false), &trimmed);
+        assert_eq!(checks(&after), ["delayed-lost"]);
         let fired = Scene::default().told(1, Ending::AlreadyFired, (20, 30));
         assert_eq!(checks(&look(&fired)), ["delayed-lost"]);
         let nowhere = Scene::default()
