@@ -27,6 +27,9 @@ struct Told {
     first_seen: Option<Micros>,
 }
 
+/// By group and topic: when the group had first taken something of it.
+type Began = BTreeMap<(u32, u32), Micros>;
+
 /// A request for another time that may have had an effect.
 #[derive(Clone, Copy, Debug)]
 struct Change {
@@ -133,9 +136,8 @@ fn collect(history: &History) -> BTreeMap<Value, Told> {
     all
 }
 
-/// When a group had first taken something of a topic.
-fn began(history: &History) -> BTreeMap<(u32, u32), Micros> {
-    let mut began: BTreeMap<(u32, u32), Micros> = BTreeMap::new();
+fn began(history: &History) -> Began {
+    let mut began = Began::new();
     for operation in &history.operations {
         let What::Receive { group, .. } = operation.what else { continue };
         let Some(Answer::Received(deliveries)) = operation.answer() else { continue };
@@ -190,7 +192,7 @@ fn check_endings(value: Value, told: &Told, findings: &mut Findings) {
 /// What was acknowledged and not recalled comes to every group; what fired comes too.
 fn check_all_came(
     group: u32,
-    (all, began): (&BTreeMap<Value, Told>, &BTreeMap<(u32, u32), Micros>),
+    (all, began): (&BTreeMap<Value, Told>, &Began),
     drain: Drain,
     gone: &Gone,
     findings: &mut Findings,
