@@ -6,8 +6,9 @@ use super::net::{HostId, Link, Micros};
 use super::plan::{Class, Fault, Planned, Target};
 use super::run::Cluster;
 
-/// Bytes that may be written before the nodes have told each other that room is short.
-const SUDDEN: u64 = 200 << 10;
+/// Bytes that may be written before the nodes have told each other that room is short: of clients, of
+/// records that are written again, and of states at marks.
+const SUDDEN: u64 = 400 << 10;
 /// A node whose disk died slowly is back after this.
 const BACK: Micros = 500_000;
 /// A fault that has found nobody for so long takes any node.
