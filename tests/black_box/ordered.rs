@@ -119,11 +119,11 @@ async fn work(
         if line == SLOW {
             sleep(slow).await;
         }
-        let acked = consumer.ack(std::slice::from_ref(&message)).await;
-        let mut story = story.lock();
-        story.busy.remove(&line);
-        match acked {
-            Ok(()) => story.handled.get_mut(&line).unwrap()[at].acked = true,
+        // The handler ends here: once the broker has the ack, another one may begin before its answer
+        // has come back to this one.
+        story.lock().busy.remove(&line);
+        match consumer.ack(std::slice::from_ref(&message)).await {
+            Ok(()) => story.lock().handled.get_mut(&line).unwrap()[at].acked = true,
             // Those behind it are not its consumer's to work at any more.
             Err(error) => {
                 println!("{line}: ack of {number} failed: {error}");

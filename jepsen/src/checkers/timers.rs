@@ -56,11 +56,12 @@ impl Told {
     }
 }
 
-/// `disturbed` says that a clock was: then no time is promised. `groups` had to get everything.
+/// From `disturbed` on a clock may have been wrong: no time is promised then. `groups` had to get
+/// everything.
 pub(crate) fn check(
     history: &History,
     groups: &[u32],
-    (drain, disturbed): (Drain, bool),
+    (drain, disturbed): (Drain, Option<Micros>),
     gone: &Gone,
 ) -> Findings {
     let mut findings = Findings::default();
@@ -149,9 +150,9 @@ fn began(history: &History) -> Began {
     began
 }
 
-fn check_early(value: Value, told: &Told, disturbed: bool, findings: &mut Findings) {
+fn check_early(value: Value, told: &Told, disturbed: Option<Micros>, findings: &mut Findings) {
     let (Some(seen), Some(earliest)) = (told.first_seen, told.earliest()) else { return };
-    if !disturbed && seen + SLACK < earliest {
+    if disturbed.is_none_or(|from| seen < from) && seen + SLACK < earliest {
         let what = format!("{value} was received by {seen} us, and was due at {earliest} us");
         findings.violated("early", what);
     }
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     fn look(scene: &Scene) -> Findings {
-        check(&scene.history, &[0], (Drain::Complete, false), &Gone::default())
+        check(&scene.history, &[0], (Drain::Complete, None), &Gone::default())
     }
 
     #[test]
@@ -264,9 +265,10 @@ mod tests {
     fn an_early_message_is_seen() {
         let scene = Scene::default().delayed(1, 100, "a", (0, 5)).received(&[(1, 0)], 1, (50, 60));
         assert_eq!(checks(&look(&scene)), ["early"]);
-        let drain = (Drain::Complete, true);
-        let disturbed = check(&scene.history, &[0], drain, &Gone::default());
-        assert_eq!(disturbed.verdict(), Verdict::True);
+        let from = |at| check(&scene.history, &[0], (Drain::Complete, Some(at)), &Gone::default());
+        let seen = scene.history.operations[1].ended();
+        assert_eq!(from(seen).verdict(), Verdict::True);
+        assert_eq!(checks(&from(seen + 1)), ["early"], "it came before the clock was wrong");
         let moved = scene.moved(1, 40, (6, 9));
         assert_eq!(look(&moved).verdict(), Verdict::True);
     }
@@ -319,22 +321,22 @@ mod tests {
     fn a_lost_message_and_a_lost_recall_are_seen() {
         let lost = Scene::default().delayed(1, 10, "a", (0, 5));
         assert_eq!(checks(&look(&lost)), ["delayed-lost"]);
-        let cut = check(&lost.history, &[0], (Drain::Cut, false), &Gone::default());
+        let cut = check(&lost.history, &[0], (Drain::Cut, None), &Gone::default());
         assert_eq!(cut.verdict(), Verdict::Unknown);
         let gone = Gone { expired: BTreeMap::from([((0, 0), 1)]), ..Gone::default() };
-        let taken = check(&lost.history, &[0], (Drain::Complete, false), &gone);
+        let taken = check(&lost.history, &[0], (Drain::Complete, None), &gone);
         assert_eq!(taken.verdict(), Verdict::True);
         let elsewhere = Gone { expired: BTreeMap::from([((0, 1), 1)]), ..Gone::default() };
-        let lost_here = check(&lost.history, &[0], (Drain::Complete, false), &elsewhere);
+        let lost_here = check(&lost.history, &[0], (Drain::Complete, None), &elsewhere);
         assert_eq!(checks(&lost_here), ["delayed-lost"]);
         // Before the group took anything of the topic, what retention took is nobody's loss.
         let starts = BTreeMap::from([((0, 0), 1)]);
         let trimmed = Gone { starts, ..Gone::default() };
         let late = Scene::default().delayed(1, 10, "a", (0, 5)).received(&[(9, 1)], 1, (50, 60));
-        let before = check(&late.history, &[0], (Drain::Complete, false), &trimmed);
+        let before = check(&late.history, &[0], (Drain::Complete, None), &trimmed);
         assert_eq!(before.verdict(), Verdict::True);
         let early = Scene::default().received(&[(9, 1)], 1, (0, 1)).delayed(1, 10, "a", (2, 5));
-        let after = check(&early.history, &[0], (Drain::Complete, false), &trimmed);
+        let after = check(&early.history, &[0], (Drain::Complete, None), &trimmed);
         assert_eq!(checks(&after), ["delayed-lost"]);
         let fired = Scene::default().told(1, Ending::AlreadyFired, (20, 30));
         assert_eq!(checks(&look(&fired)), ["delayed-lost"]);

@@ -500,7 +500,10 @@ fn tell(
     findings.merge(deliveries::check(&history, Clocks { disturbed, ordered }));
     findings.merge(order::check(&history, &ordered::line_of, &run.gone));
     findings.merge(transactions::check(&history));
-    findings.merge(timers::check(&history, all, (drain, disturbed), &run.gone));
+    // A pause makes nothing come early.
+    let clock = |planned: &&Planned| matches!(planned.class, Class::Skew | Class::Rate);
+    let from = planned.iter().filter(clock).map(|planned| planned.from).min();
+    findings.merge(timers::check(&history, all, (drain, from), &run.gone));
     findings.violations.extend(run.watch.raft.violations.iter().cloned());
     findings.violations.append(&mut run.cluster.violations);
     for seat in &run.cluster.nodes {
