@@ -219,8 +219,8 @@ impl Transactor {
                     let (queue, offset) = (queue.get(), offset.get());
                     Outcome::Ok(Answer::Sent(Place { topic, queue, offset }))
                 }
-                None if !commit => Outcome::Ok(Answer::Done),
-                _ => Outcome::Ok(Answer::Decided { committed: !commit }),
+                // An OK is one to what was asked for, wherever it says that the message lies.
+                _ => Outcome::Ok(Answer::Done),
             },
             Called::Answered(Err(EndError::DecidedOtherwise(_))) => {
                 Outcome::Ok(Answer::Decided { committed: !commit })
