@@ -103,7 +103,8 @@ pub(crate) fn check(history: &History, groups: &[u32], drain: Drain, gone: &Gone
         let had_begun = |value: &Value| {
             let topic = places.get(value).map(|place| place.topic);
             let begun = topic.and_then(|topic| seen.began.get(&(*group, topic)));
-            begun.is_some_and(|begun| *begun < sends.attempted[value])
+            let sent = sends.attempted.get(value);
+            begun.zip(sent).is_some_and(|(begun, sent)| begun < sent)
         };
         let mut taken_of: BTreeMap<u32, u64> = BTreeMap::new();
         for place in taken.iter().filter(|value| had_begun(value)).filter_map(|at| places.get(at)) {
@@ -253,6 +254,11 @@ mod tests {
     fn a_message_of_nobody_is_seen() {
         let scene = Scene::default().received(&[(1, 0)], 1, (10, 20));
         assert_eq!(checks(&look(&scene, Drain::Complete)), ["unexpected"]);
+        let starts = BTreeMap::from([((0, 0), 1)]);
+        let gone = Gone { starts, ..Gone::default() };
+        let other = scene.sent(2, 1, (21, 22)).received(&[(2, 1)], 1, (23, 24));
+        let left = check(&other.history, &[0, 1], Drain::Complete, &gone);
+        assert_eq!(checks(&left), ["unexpected", "lost"], "what left is of nobody as well");
         let early = Scene::default().received(&[(1, 0)], 1, (0, 2)).sent(1, 0, (10, 20));
         assert_eq!(checks(&look(&early, Drain::Complete)), ["unexpected"]);
         let rubbish = Scene::default().received_rubbish(0, (0, 2));
