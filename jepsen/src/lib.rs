@@ -7,6 +7,7 @@
 //! Never: a link to the library under test, but for the simulator, which runs it in a world of its
 //! own. All else drives the program as anybody can.
 
+mod backlog;
 mod bench;
 mod checkers;
 mod cluster;
@@ -90,6 +91,8 @@ enum Proof {
     /// Ten thousand delayed messages over a minute of leader kills, ten thousand recalls around their
     /// time, and a delay five times as long as retention.
     Timers,
+    /// Receiving from 20 million messages that wait, against receiving from a fresh queue.
+    Backlog,
     /// Many seeds of the simulator.
     Seeds,
     /// Whether the simulator's checks catch faults that are put into the library.
@@ -172,6 +175,7 @@ fn prove(name: Proof, count: u64) -> Result<Outcome, Failure> {
         Proof::Recovery => recovery::prove(),
         Proof::Delays => delays::prove(),
         Proof::Timers => stories::prove_timers(),
+        Proof::Backlog => backlog::prove(),
         Proof::Seeds => simulate::sweep::prove(count),
         Proof::Mutants => simulate::mutants::prove(),
     }

@@ -17,6 +17,7 @@ use crate::command::{
 };
 use crate::env::sim::Sim;
 use crate::env::{Disk, Env, File, Open};
+use crate::machine::checkpoint::{CHECKOUTS, DELIVERIES, MOVED};
 use crate::machine::{Applied, Effect, Entry, Machine, Options};
 use crate::message::{MessageIdHash, MessageKind};
 
@@ -194,6 +195,14 @@ impl Bench {
 
     pub(in crate::machine) fn hashes(&self) -> (u64, u64) {
         (self.machine.state().hash(), self.machine.state().units_hash().unwrap())
+    }
+
+    /// Bytes that a checkpoint has of what groups were handed out and are done with.
+    pub(in crate::machine) fn delivery_bytes(&self) -> usize {
+        let image = self.machine.state().image();
+        let of_deliveries = |section: u8| [CHECKOUTS, DELIVERIES, MOVED].contains(&section);
+        let sections = image.sections.iter().filter(|(section, _)| of_deliveries(*section));
+        sections.map(|(_, bytes)| bytes.len()).sum()
     }
 
     /// Publishes `count` messages to a queue.

@@ -1,5 +1,6 @@
 //! Given commands, expect replies, effects and state. Apply runs over a disk that cannot read.
 
+mod backlog;
 mod bench;
 mod checkpoints;
 mod delay;
