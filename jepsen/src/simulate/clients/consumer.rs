@@ -15,6 +15,8 @@ use crate::simulate::random::Random;
 
 /// How long a consumer listens beyond its polling time.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Tags that are asked for and never sent; a group may have 64 subscriptions to a topic.
+const NEVER: u64 = 25;
 
 struct Consumer {
     clients: Clients,
@@ -85,6 +87,16 @@ impl Consumer {
         *self.random.pick(&[Wanted::Even, Wanted::Even, Wanted::Odd, Wanted::All])
     }
 
+    /// Now and then with a tag that nobody sends: a subscription that the group did not have, so
+    /// that what others are about to skip was found under an older version.
+    fn filter(&self, wants: Wanted) -> String {
+        let filter = wants.filter();
+        if wants == Wanted::All || !self.random.percent(40) {
+            return filter.to_owned();
+        }
+        format!("{filter} || never-{}", self.random.between(0, NEVER))
+    }
+
     async fn receive(&self, topic: u32, invisible: u64, wants: Wanted) -> Option<Vec<Delivered>> {
         // A drain has no time to wait where nothing is.
         let (poll, batch) = if self.clients.is_draining() {
@@ -97,7 +109,7 @@ impl Consumer {
             topic: topic_name(topic),
             group: group_name(self.group),
             client: ClientId::new(&format!("consumer-{}", self.id)).expect("the name is one"),
-            filter: wants.filter().to_owned(),
+            filter: self.filter(wants),
             batch: u32::try_from(batch).unwrap_or(1),
             invisible: Millis::new(invisible),
             auto_renew: false,
