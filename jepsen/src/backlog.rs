@@ -4,7 +4,6 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::bench::Measured;
 use crate::cluster::{Cluster, Scratch, program};
@@ -96,10 +95,7 @@ fn room(at: &Path) -> Result<u64, Failure> {
 }
 
 fn messages(cluster: &Cluster, topic: &str) -> Result<u64, Failure> {
-    let described: Value = cluster.ask(&["topic", "describe", topic])?;
-    let what = "topic describe".to_owned();
-    let topic: Topic =
-        serde_json::from_value(described).map_err(|source| Failure::Json { what, source })?;
+    let topic: Topic = cluster.ask(&["topic", "describe", topic])?;
     let queues = topic.parts.iter().flat_map(|part| &part.queues);
     Ok(queues.map(|queue| queue.end - queue.start).sum())
 }
