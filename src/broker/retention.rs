@@ -189,9 +189,12 @@ pub(super) fn relocation(
     replica: &Replica,
     needed: Vec<(LogPosition, Unit)>,
 ) -> Result<Command, ReadError> {
-    let read = |(original, unit): (LogPosition, Unit)| -> Result<Relocation, ReadError> {
-        let record = replica.group.log().read_record(unit.position, unit.size)?;
-        Ok(Relocation { original, record, record_at: 0 })
+    let places: Vec<_> = needed.iter().map(|(_, unit)| (unit.position, unit.size)).collect();
+    let records = replica.group.log().read_records_checked(&places)?;
+    let again = |((original, _), record): ((LogPosition, Unit), _)| Relocation {
+        original,
+        record,
+        record_at: 0,
     };
-    Ok(Command::Relocate(needed.into_iter().map(read).collect::<Result<_, ReadError>>()?))
+    Ok(Command::Relocate(needed.into_iter().zip(records).map(again).collect()))
 }

@@ -175,6 +175,11 @@ impl Frame {
         self.position.plus(FRAME_HEADER as u64)
     }
 
+    /// Where the next frame starts in the log.
+    pub(super) fn end(&self) -> LogPosition {
+        self.position.plus(self.encoded_len() as u64)
+    }
+
     /// Appends the frame's bytes to `out`. Panics if the frame is unsealed.
     pub fn encode(&self, out: &mut BytesMut) {
         let seal = self.seal.expect("a frame is sealed before it is encoded");

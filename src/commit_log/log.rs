@@ -183,6 +183,15 @@ impl CommitLog {
         self.0.shared.read_record(position, size)
     }
 
+    /// The records at these places, for an entry that holds them again. Their frames are checked
+    /// whoever wrote them: in an entry of its own, rot would be good on every replica.
+    pub fn read_records_checked(
+        &self,
+        records: &[(LogPosition, u32)],
+    ) -> Result<Vec<Bytes>, ReadError> {
+        self.0.shared.read_records_checked(records)
+    }
+
     /// Drops what lies behind `last_kept`; durable at return. Completions that wait are called
     /// first, so this must not be called from one. The segment is sealed at the cut and a new file
     /// goes on (rule R14).

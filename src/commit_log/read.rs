@@ -1,5 +1,6 @@
 //! Reads: frames by index, records by position. Nothing that fails its checksum gets out; a frame
-//! that this process wrote, or has checked before, is not checked again.
+//! that this process wrote, or has checked before, is not checked again, unless its bytes go into
+//! the log once more.
 
 use std::sync::Arc;
 
@@ -96,12 +97,41 @@ impl Shared {
             let bytes = segment.bytes(offset, size, index);
             return bytes.map_err(|error| self.read_error(error));
         }
-        let len = usize::try_from(place.end - place.start).expect("frames fit into memory");
-        let run = Run { first: index, count: 1, offset: place.start, len };
-        let frames = segment.frames(run).map_err(|error| self.read_error(error))?;
+        let frames =
+            segment.frames(run_of(&segment, place)).map_err(|error| self.read_error(error))?;
         let frame = frames.first().expect("a run of one frame was read");
-        let start = usize::try_from(position.since(frame.body_position())).expect("inside a body");
-        Ok(frame.body.slice(start..start + size))
+        Ok(record_in(frame, position, size))
+    }
+
+    pub(super) fn read_records_checked(
+        &self,
+        records: &[(LogPosition, u32)],
+    ) -> Result<Vec<Bytes>, ReadError> {
+        let mut read = Vec::with_capacity(records.len());
+        // Records that follow each other often share a frame, and it may be large.
+        let mut checked: Option<Frame> = None;
+        for (position, size) in records.iter().copied() {
+            let holds = |frame: &Frame| frame.position <= position && position < frame.end();
+            let frame = match checked.take().filter(holds) {
+                Some(frame) => frame,
+                None => self.frame_checked(position)?,
+            };
+            let body = frame.body_position();
+            let end = position.plus(u64::from(size));
+            if position < body || end > frame.end() {
+                return Err(ReadError::NotInFrame { position, size });
+            }
+            read.push(record_in(&frame, position, size as usize));
+            checked = Some(frame);
+        }
+        Ok(read)
+    }
+
+    fn frame_checked(&self, position: LogPosition) -> Result<Frame, ReadError> {
+        let (segment, place) = self.place_of(position)?;
+        let read = segment.read_checked(run_of(&segment, place));
+        let frame = read.map_err(|error| self.read_error(error))?.pop();
+        Ok(frame.expect("a run of one frame was read"))
     }
 
     /// The frame that the byte at `position` lies in.
@@ -125,4 +155,14 @@ impl Shared {
         let place = active.table.place(position.since(active.segment.base), active.len);
         Ok((Arc::clone(&active.segment), place.ok_or(outside)?))
     }
+}
+
+fn run_of(segment: &Segment, place: Place) -> Run {
+    let len = usize::try_from(place.end - place.start).expect("frames fit into memory");
+    Run { first: segment.first.plus(place.number as u64), count: 1, offset: place.start, len }
+}
+
+fn record_in(frame: &Frame, position: LogPosition, size: usize) -> Bytes {
+    let start = usize::try_from(position.since(frame.body_position())).expect("inside a body");
+    frame.body.slice(start..start + size)
 }

@@ -76,7 +76,7 @@ impl Shared {
         })?;
         let first = segment.first.plus(place.number as u64);
         let run = Run { first, count, offset, len };
-        segment.check_all(run).map_err(|error| self.read_error(error))?;
+        segment.read_checked(run).map_err(|error| self.read_error(error))?;
         Ok(segment.base.plus(offset + len as u64))
     }
 }

@@ -101,8 +101,8 @@ impl Segment {
     }
 
     /// The same, and checks all of them.
-    pub(super) fn check_all(&self, run: Run) -> Result<(), RunError> {
-        self.read_run(run, |_| true).map(|_| ())
+    pub(super) fn read_checked(&self, run: Run) -> Result<Vec<Frame>, RunError> {
+        self.read_run(run, |_| true)
     }
 
     fn read_run(

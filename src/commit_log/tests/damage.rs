@@ -155,6 +155,34 @@ fn a_flipped_bit_is_found_when_its_record_is_first_read() {
     names(&rig.log.damage().unwrap(), &path, 7);
 }
 
+/// Simulator seed 99316102609696: a leader wrote a delayed message again, from a frame that it had
+/// written itself and that had rotted since. The new entry was good, and held rot on all replicas.
+#[test]
+fn rot_in_a_frame_of_this_run_is_not_written_again() {
+    let rig = Rig::new(1 << 20);
+    rig.fill(0, 10, 1);
+    let frames = rig.log.read(index(0), index(10), 10_000).unwrap();
+    let records: Vec<_> = frames.iter().map(|frame| (frame.body_position(), 4)).collect();
+    let twice = [records[7], records[7], records[3]];
+    let read = rig.log.read_records_checked(&twice).unwrap();
+    let body = |at: usize| frames[at].body.slice(..4);
+    assert_eq!(read, [body(7), body(7), body(3)]);
+
+    let (path, offset, _) = place(&rig, 7);
+    rig.sim.disk.flip_bit(&path, offset + 41, 3);
+    let error = rig.log.read_records_checked(&records).unwrap_err();
+    let ReadError::Rot(damage) = error else { panic!("{error}") };
+    names(&damage, &path, 7);
+    names(&rig.log.damage().unwrap(), &path, 7);
+    assert_eq!(rig.log.read_records_checked(&records[..7]).unwrap().len(), 7);
+
+    let over = (frames[3].body_position(), 1 << 10);
+    let error = rig.log.read_records_checked(&[over]).unwrap_err();
+    assert!(matches!(error, ReadError::NotInFrame { .. }), "{error}");
+    let error = rig.log.read_records_checked(&[(frames[3].position, 4)]).unwrap_err();
+    assert!(matches!(error, ReadError::NotInFrame { .. }), "{error}");
+}
+
 #[test]
 fn a_flipped_bit_is_found_by_the_scrub() {
     let (rig, path) = rotten();
