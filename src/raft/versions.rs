@@ -5,9 +5,13 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 use crate::base::NodeId;
+use crate::command::COMMAND_VERSION;
 
-/// Every program understands it, so a replica not heard of yet is taken to.
-const FIRST_VERSION: u8 = 1;
+/// What the first release understands; nothing older shares a cluster with it. A voter that was not
+/// heard of since this process began is taken to understand it: while one is away, a leader that
+/// started meanwhile would refuse delayed messages, transactions and the steps of retention.
+const RELEASED_VERSION: u8 = 3;
+const _: () = assert!(RELEASED_VERSION <= COMMAND_VERSION);
 
 /// A command that some voter could not apply must not enter the log: it would stop that replica.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,12 +41,13 @@ impl Versions {
         version: u8,
         voters: impl FnOnce() -> V,
     ) -> Result<(), NotUnderstood> {
-        if version <= FIRST_VERSION {
+        // Every program understands the first one.
+        if version <= 1 {
             return Ok(());
         }
         let heard = self.0.lock();
         for node in voters() {
-            let known = heard.get(&node).copied().unwrap_or(FIRST_VERSION);
+            let known = heard.get(&node).copied().unwrap_or(RELEASED_VERSION);
             if version > known {
                 return Err(NotUnderstood { version, node, known });
             }
@@ -61,10 +66,22 @@ mod tests {
         let voters = || [NodeId::new(1), NodeId::new(2)];
         assert_eq!(versions.check(1, voters), Ok(()));
         versions.heard(NodeId::new(1), 2);
+        versions.heard(NodeId::new(2), 1);
         let refused = NotUnderstood { version: 2, node: NodeId::new(2), known: 1 };
         assert_eq!(versions.check(2, voters), Err(refused));
+        assert_eq!(versions.check(1, voters), Ok(()));
         versions.heard(NodeId::new(2), 3);
         assert_eq!(versions.check(2, voters), Ok(()));
         assert_eq!(versions.check(3, voters).unwrap_err().node, NodeId::new(1));
+    }
+
+    #[test]
+    fn a_voter_that_is_away_understands_what_was_released() {
+        let versions = Versions::default();
+        let voters = || [NodeId::new(1), NodeId::new(2)];
+        versions.heard(NodeId::new(1), 9);
+        assert_eq!(versions.check(RELEASED_VERSION, voters), Ok(()));
+        let newer = RELEASED_VERSION + 1;
+        assert_eq!(versions.check(newer, voters).unwrap_err().known, RELEASED_VERSION);
     }
 }

@@ -5,8 +5,8 @@ use std::fs;
 use tokio::time::{Duration, Instant};
 
 use super::cluster::{Cluster, PATIENCE, create_topic, eventually};
-use crate::base::NodeId;
-use crate::command::Reply;
+use crate::base::{Millis, NodeId};
+use crate::command::{Command, Reply, Retention};
 use crate::raft::{AskError, ProposeError, Role, StartError, TransferError};
 
 fn created(reply: &Result<Reply, ProposeError>) -> bool {
@@ -37,6 +37,30 @@ async fn a_group_outlives_its_leader() {
     eventually("the old leader caught up", || (cluster.node(first).topics() == 40).then_some(()))
         .await;
     cluster.agree().await;
+}
+
+/// One that was never heard of since they started counts as one that understands what they do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_three_that_start_anew_take_every_command() {
+    let mut cluster = Cluster::started(3).await;
+    assert!(created(&cluster.node(1).create_topic("before").await));
+    cluster.agree().await;
+    for node in 1..=3 {
+        cluster.kill(node).await;
+    }
+    for (node, result) in cluster.start_all(&[1, 2]).await {
+        result.unwrap_or_else(|error| panic!("node {node} does not start: {error}"));
+    }
+    let leader = cluster.leader().await;
+    let retention = Retention { stride: 1 << 20, time: Millis::ZERO, bytes: 0, moved_max: 1 << 20 };
+    let checks = Command::Check(Vec::new());
+    for command in [Command::Retain(retention), checks] {
+        let group = cluster.node(leader).group.clone();
+        let deadline = Instant::now() + PATIENCE;
+        let proposed = async move { group.propose(command, deadline).await };
+        let reply = cluster.node(leader).on(proposed).await;
+        assert!(reply.is_ok(), "with the third node away: {reply:?}");
+    }
 }
 
 /// Whatever was answered is there on every node in the end, however often leaders are killed
