@@ -184,11 +184,14 @@ impl Scan<'_> {
         }
     }
 
-    /// The first of a line, which was handed out to a filter that nobody has any more, would lock it
-    /// for ever: it is skipped like what was never handed out, and those behind it with it.
+    /// What was handed out to a filter that nobody has any more would wait for ever: it is skipped like
+    /// what was never handed out. The first of a line would lock it, so those behind it go with it.
     pub(super) fn nobody_takes_again(&mut self, at: QueueOffset, unit: Unit) {
-        let Some(line) = self.line(unit) else { return };
-        if !self.nobody_wants(unit) || self.shared.reserved.contains_key(&line) {
+        if !self.nobody_wants(unit) {
+            return;
+        }
+        let Some(line) = self.line(unit) else { return self.note_unwanted(at) };
+        if self.shared.reserved.contains_key(&line) {
             return;
         }
         self.note_unwanted(at);

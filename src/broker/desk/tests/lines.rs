@@ -207,3 +207,26 @@ fn a_long_backlog_of_a_busy_line_is_looked_at_once() {
     let found = bench.find("*", 1);
     assert_eq!(offsets(&found), [1]);
 }
+
+/// The same without order, where no line is held up: it is not to wait for ever.
+#[test]
+fn a_failed_message_that_nobody_wants_any_more_is_skipped() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    bench.publish(0, "a", 2);
+    bench.publish(0, "b", 1);
+    let found = bench.find("a", 8);
+    assert_eq!(offsets(&found), [0, 1]);
+    hand_out(&mut bench, &found);
+    bench.expire();
+    assert_eq!(offsets(&bench.find_all("b", 8)), [2]);
+    assert_eq!(bench.desk.overdue_skips(Duration::from_secs(100)), None, "others want them");
+    let expression = "a".to_owned();
+    let gone = Subscribe { group: GROUP, topic: TOPIC, expression };
+    bench.apply(Command::Unsubscribe(gone));
+    bench.find_all("b", 8);
+    assert_eq!(bench.desk.overdue_skips(Duration::from_secs(200)), None);
+    let (_, takes) = bench.desk.overdue_skips(Duration::from_secs(200) + SKIP_AGE).unwrap();
+    bench.check_out("nobody", &Found { takes, ..Found::default() }, Millis::ZERO);
+    let ready = bench.machine.state().view(GROUP, TOPIC, QueueId::new(0)).ready;
+    assert!(ready.is_empty(), "{ready:?}");
+}
