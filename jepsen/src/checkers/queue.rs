@@ -97,7 +97,10 @@ pub(crate) fn check(history: &History, groups: &[u32], drain: Drain, gone: &Gone
         let missing =
             due.iter().copied().filter(|value| !got.is_some_and(|got| got.contains(value)));
         let is_gone = |value: &Value| places.get(value).is_some_and(|place| gone.has(*place));
-        let (taken, missing): (Vec<Value>, Vec<Value>) = missing.partition(is_gone);
+        let (taken, mut missing): (Vec<Value>, Vec<Value>) = missing.partition(is_gone);
+        let hidden = unplaced_gone(history, (&missing, &places), gone);
+        findings.count("gone from where nobody was told", hidden.len() as u64);
+        missing.retain(|value| !hidden.contains(value));
         // A group that has taken nothing of a topic yet has lost nothing of it: it begins at the
         // least offset, whatever was there before.
         let had_begun = |value: &Value| {
@@ -140,6 +143,33 @@ pub(crate) fn check(history: &History, groups: &[u32], drain: Drain, gone: &Gone
         }
     }
     findings
+}
+
+/// Those of `missing` that retention may have taken from places that nobody was told, which a decision
+/// that was made before does not tell. No more of a topic than there are places that are gone and whose
+/// message nobody knows.
+fn unplaced_gone(
+    history: &History,
+    (missing, places): (&[Value], &BTreeMap<Value, Place>),
+    gone: &Gone,
+) -> BTreeSet<Value> {
+    let mut unplaced: BTreeMap<u32, BTreeSet<Value>> = BTreeMap::new();
+    for operation in &history.operations {
+        if let What::Send { topic, value } | What::End { topic, value, .. } = operation.what
+            && missing.contains(&value)
+            && !places.contains_key(&value)
+        {
+            unplaced.entry(topic).or_default().insert(value);
+        }
+    }
+    let known: BTreeSet<Place> = places.values().copied().filter(|at| gone.has(*at)).collect();
+    unplaced.retain(|topic, values| {
+        let starts = gone.starts.iter().filter(|((of, _), _)| of == topic);
+        let all: u64 = starts.map(|(_, start)| *start).sum();
+        let told = known.iter().filter(|place| place.topic == *topic).count();
+        values.len() as u64 + told as u64 <= all
+    });
+    unplaced.into_values().flatten().collect()
 }
 
 /// Nothing is delivered that was not sent, or that was refused, or that is another.
@@ -241,6 +271,28 @@ mod tests {
         let silent = Gone { starts: BTreeMap::from([((0, 0), 2)]), ..silent };
         let after = check(&began.history, &[0], Drain::Complete, &silent);
         assert_eq!(checks(&after), ["expired-counted"]);
+    }
+
+    #[test]
+    fn what_left_a_place_that_nobody_was_told_may_be_gone() {
+        let decided = Outcome::Ok(Answer::Decided { committed: true });
+        let scene = Scene::default().sent(1, 0, (0, 1)).received(&[(1, 0)], 1, (2, 3)).ended(
+            2,
+            false,
+            (4, 5),
+            decided,
+        );
+        let with = |start| {
+            let starts = BTreeMap::from([((0, 0), start)]);
+            checks(&check(
+                &scene.history,
+                &[0],
+                Drain::Complete,
+                &Gone { starts, ..Gone::default() },
+            ))
+        };
+        assert_eq!(with(2), Vec::<&str>::new());
+        assert_eq!(with(1), ["lost"], "the only place that is gone was another message's");
     }
 
     #[test]
