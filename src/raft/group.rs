@@ -27,6 +27,7 @@ use crate::raft::checkpoints::{self, Checkpoints};
 use crate::raft::clock::BoundedClock;
 use crate::raft::ending::Ending;
 use crate::raft::floor;
+use crate::raft::inflow::Refusing;
 use crate::raft::leadership::{self, Leadership};
 use crate::raft::log_store::{InstalledCell, LogStore};
 use crate::raft::marks::{MarkFiles, Marks};
@@ -112,6 +113,7 @@ pub(crate) struct Shared {
     /// The one in `env` before it was put into bounds, which stamps go by.
     pub(crate) clock: Arc<BoundedClock>,
     pub(crate) vitals: vitals::Watch,
+    pub(crate) refusing: Refusing,
     pub(crate) awake: Awake,
     pub(crate) options: Options,
     pub(crate) log: CommitLog,
@@ -191,6 +193,7 @@ impl Group {
             env,
             clock,
             vitals: vitals::Watch::default(),
+            refusing: Refusing::default(),
             awake,
             options,
             log,

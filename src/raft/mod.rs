@@ -20,6 +20,7 @@ mod dial;
 mod ending;
 mod floor;
 mod group;
+mod inflow;
 mod leadership;
 mod log_store;
 mod marks;

@@ -19,6 +19,7 @@ use crate::base::{BrokerGroupId, LogIndex, NodeId};
 use crate::commit_log::Frame;
 use crate::raft::bootstrap::{Caller, moved};
 use crate::raft::group::{Group, Running, Shared};
+use crate::raft::inflow::Inflow;
 use crate::raft::network::{read_id, read_vote, write_id, write_vote};
 use crate::raft::peers::{Handshake, HandshakeError, MESSAGE_MAX};
 use crate::raft::propose::Outcome;
@@ -277,29 +278,43 @@ fn missing(field: &str) -> Status {
     Status::invalid_argument(format!("the field {field:?} is missing"))
 }
 
-/// The requests of a stream as openraft takes them. Ends at the first one that cannot be read,
-/// and leaves the reason in `problem`.
+/// The requests of a stream as openraft takes them. Ends at the first one that cannot be read or
+/// has no room, and leaves the reason in `problem`.
 fn append_requests(
     stream: Streaming<wire::AppendRequest>,
     shared: Arc<Shared>,
     problem: Arc<Mutex<Option<Status>>>,
 ) -> impl Stream<Item = AppendEntriesRequest<Types>> + Send + 'static {
-    let state = (stream, shared, problem);
-    futures::stream::unfold(state, |(mut stream, shared, problem)| async move {
+    let inflow = Inflow::new(shared.clone());
+    let state = (stream, shared, inflow, problem);
+    futures::stream::unfold(state, |(mut stream, shared, mut inflow, problem)| async move {
         let message = match timeout(STREAM_IDLE, stream.message()).await {
             Ok(Ok(message)) => message?,
             // The caller is gone or silent: there is nobody to tell.
             Ok(Err(_)) | Err(_) => return None,
         };
         shared.hear();
-        match read_append(message) {
-            Ok(request) => Some((request, (stream, shared, problem))),
+        match take_append(message, &mut inflow) {
+            Ok(request) => Some((request, (stream, shared, inflow, problem))),
             Err(status) => {
                 *problem.lock() = Some(status);
                 None
             }
         }
     })
+}
+
+/// Heartbeats have no entries, and always come in.
+fn take_append(
+    message: wire::AppendRequest,
+    inflow: &mut Inflow,
+) -> Result<AppendEntriesRequest<Types>, Status> {
+    let bytes = message.frames.len() as u64;
+    let request = read_append(message)?;
+    if let Some(last) = request.entries.last() {
+        inflow.admit(last.frame().index, bytes)?;
+    }
+    Ok(request)
 }
 
 fn read_append(message: wire::AppendRequest) -> Result<AppendEntriesRequest<Types>, Status> {

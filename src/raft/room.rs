@@ -63,6 +63,15 @@ impl Watermarks {
             Pressure::None
         }
     }
+
+    /// Whether a follower with so much room takes so many bytes of entries. One that has less than
+    /// the majority is not waited for, so it keeps what its own next files need; where a majority
+    /// has as little, the leader sends what makes room, and whatever fits is taken.
+    pub(crate) fn follower_takes(&self, room: u64, bytes: u64, majority: Pressure) -> bool {
+        let Some(rest) = room.checked_sub(bytes) else { return false };
+        let own = self.pressure(rest);
+        own < Pressure::Checkouts || own <= majority
+    }
 }
 
 /// How things stand, as the last look found them.
@@ -108,6 +117,20 @@ pub(crate) fn of_majority(voters: usize, mut heard: Vec<u64>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_follower_takes_what_the_majority_could_not_do_without() {
+        let marks = Watermarks::of(ByteSize::mib(96), 8 << 20);
+        let takes = |room, bytes, majority| marks.follower_takes(room, bytes, majority);
+        assert!(takes(96 << 20, 1 << 20, Pressure::None));
+        assert!(takes(marks.checkouts + 10, 10, Pressure::None), "what it keeps is still there");
+        assert!(!takes(marks.checkouts + 10, 11, Pressure::None), "it is worse than the majority");
+        assert!(!takes(marks.checkouts + 10, 11, Pressure::Sends));
+        assert!(takes(marks.checkouts + 10, 11, Pressure::Checkouts), "the others have no more");
+        assert!(!takes(marks.all + 10, 11, Pressure::Checkouts), "less than the others again");
+        assert!(takes(11, 11, Pressure::All), "it may be what makes room");
+        assert!(!takes(11, 12, Pressure::All), "the write would fail");
+    }
 
     #[test]
     fn a_full_minority_is_not_waited_for() {

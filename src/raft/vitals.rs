@@ -103,7 +103,7 @@ impl Shared {
 
     /// Free bytes on the disk, and those that the log has set aside. A disk that does not say is
     /// taken to have room: its errors will tell.
-    fn room(&self) -> u64 {
+    pub(crate) fn room(&self) -> u64 {
         let free = self.env.disk.free(&self.options.dir).unwrap_or(u64::MAX);
         free.saturating_add(self.log.set_aside())
     }
