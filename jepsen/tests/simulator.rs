@@ -59,6 +59,7 @@ fn seeds_that_were_false_hold() {
         ("40962414945646", "a follower with a full disk was sent entries until a write failed"),
         ("99316102609696", "a frame that had rotted was written again, with a checksum that held"),
         ("247213127868602", "the drain began while a majority of clocks was wrong"),
+        ("17201327999310", "the scrub looked into a segment that was purged to its very end"),
     ];
     for (seed, was) in named {
         let output = jepsen(&["simulate", "--seed", seed]);

@@ -22,13 +22,11 @@ impl Shared {
         let mut cursor = self.scrub.lock();
         let mut progress = ScrubProgress::default();
         loop {
-            let Some(sealed) = self.next_to_scrub(*cursor) else {
+            let Some((sealed, from)) = self.next_to_scrub(*cursor) else {
                 *cursor = LogPosition::ZERO;
                 progress.left = 0;
                 return Ok(progress);
             };
-            // In the first segment what was purged is of no interest.
-            let from = (*cursor).max(sealed.segment.base).max(self.state.read().start());
             let left = budget.saturating_sub(progress.checked);
             if progress.checked > 0 && left == 0 {
                 progress.left = self.left_to_scrub(from);
@@ -40,14 +38,19 @@ impl Shared {
         }
     }
 
-    /// The segment that holds `cursor`, or the next one.
-    fn next_to_scrub(&self, cursor: LogPosition) -> Option<Arc<Sealed>> {
+    /// The segment that holds `cursor`, or the next one, and where in it to go on. What was purged is
+    /// of no interest: a part of the first segment, or all of it, when the log was purged to its very
+    /// end and began another segment since.
+    fn next_to_scrub(&self, cursor: LogPosition) -> Option<(Arc<Sealed>, LogPosition)> {
         let state = self.state.read();
-        state.sealed.iter().find(|sealed| sealed.summary.end() > cursor).cloned()
+        let cursor = cursor.max(state.start());
+        let sealed = state.sealed.iter().find(|sealed| sealed.summary.end() > cursor)?;
+        Some((Arc::clone(sealed), cursor.max(sealed.segment.base)))
     }
 
     fn left_to_scrub(&self, cursor: LogPosition) -> u64 {
         let state = self.state.read();
+        let cursor = cursor.max(state.start());
         let left = |sealed: &Arc<Sealed>| {
             let end = sealed.summary.end();
             let from = cursor.max(sealed.segment.base);

@@ -221,6 +221,42 @@ fn the_scrub_goes_round_over_sealed_segments() {
     assert_eq!(rig.log.scrub(u64::MAX).unwrap().checked, sealed);
 }
 
+/// Where the next frame does not fit, the last segment is purged whole while it still takes frames,
+/// and sealed by the next one (seed 17201327999310).
+#[test]
+fn the_scrub_passes_by_a_segment_that_was_purged_to_its_end() {
+    let round = |rig: &Rig| {
+        let mut checked = 0;
+        loop {
+            let progress = rig.log.scrub(500).unwrap();
+            checked += progress.checked;
+            if progress.left == 0 {
+                return checked;
+            }
+        }
+    };
+    let mut whole = 0;
+    for count in 20..40 {
+        let rig = Rig::new(600);
+        rig.fill(0, count, 1);
+        rig.log.purge_to(index(count - 1), term(1)).unwrap();
+        rig.fill(count, count + 40, 1);
+        let segments = rig.log.segments();
+        let sealed: u64 = segments.iter().filter(|s| s.sealed).map(|s| s.bytes).sum();
+        let first = &segments[0];
+        if first.sealed && first.last == Some(index(count - 1)) {
+            whole += 1;
+            assert_eq!(round(&rig), sealed - first.bytes);
+        } else {
+            assert!(round(&rig) < sealed, "what was purged is not looked at");
+        }
+        let rig = rig.reopen();
+        assert_eq!(rig.entries(), run(count, count + 40, 1));
+        round(&rig);
+    }
+    assert!(whole > 1, "some purges end where a segment does");
+}
+
 #[test]
 fn a_rotten_index_file_is_made_anew_from_its_segment() {
     for bit in [0, 60, 8 * 30, 8 * 85] {
