@@ -50,8 +50,8 @@ fn sixty_seeds_hold() {
     assert!(output.status.success(), "some seed is not true; its command is printed above");
 }
 
-/// Each of these was false once. What runs under a number changes with the program, so the fault
-/// that each found has a test of its own where it was mended, too.
+/// Each of these was false once. What runs under a number changes with the program, so faults of the
+/// library that they found have tests where they were mended, too; the third was the simulator's own.
 #[test]
 fn seeds_that_were_false_hold() {
     let _turn = TURN.lock();
