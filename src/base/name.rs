@@ -44,7 +44,9 @@ const RESERVED_TOPICS: [&str; 10] = [
 ];
 const RESERVED_TOPIC_PREFIX: &str = "rmq_sys_";
 const RESERVED_GROUP_PREFIX: &str = "CID_RMQ_SYS_";
-const DERIVED_TOPIC_PREFIXES: [&str; 2] = ["%RETRY%", "%DLQ%"];
+const DERIVED_TOPIC_PREFIXES: [&str; 2] = ["%RETRY%", DEAD_LETTERS_PREFIX];
+const DEAD_LETTERS_PREFIX: &str = "%DLQ%";
+const _: () = assert!(DEAD_LETTERS_PREFIX.len() + GROUP_NAME_MAX <= DERIVED_TOPIC_NAME_MAX);
 
 fn check(kind: &'static str, name: &str, max: usize) -> Result<(), NameError> {
     if name.trim().is_empty() {
@@ -113,6 +115,16 @@ impl TopicName {
         }
         Ok(Self(name.into()))
     }
+
+    /// Whether this is the name of a topic for dead letters, of whichever group.
+    pub fn is_for_dead_letters(&self) -> bool {
+        self.0.starts_with(DEAD_LETTERS_PREFIX)
+    }
+
+    /// The group whose dead letters a topic of this name has; `None` for any other topic.
+    pub fn dead_letters_of(&self) -> Option<GroupName> {
+        GroupName::new(self.0.strip_prefix(DEAD_LETTERS_PREFIX)?).ok()
+    }
 }
 
 impl GroupName {
@@ -123,6 +135,11 @@ impl GroupName {
             return Err(NameError::Reserved { kind: "consumer group", name: name.to_owned() });
         }
         Ok(Self(name.into()))
+    }
+
+    /// The topic of the group's dead letters, as RocketMQ names it.
+    pub fn dead_letters(&self) -> TopicName {
+        TopicName(format!("{DEAD_LETTERS_PREFIX}{}", self.0).into())
     }
 }
 
@@ -190,5 +207,16 @@ mod tests {
         assert!(GroupName::new(&"g".repeat(120)).is_ok());
         assert!(matches!(GroupName::new(&"g".repeat(121)), Err(NameError::TooLong { .. })));
         assert!(matches!(GroupName::new("CID_RMQ_SYS_a"), Err(NameError::Reserved { .. })));
+    }
+
+    #[test]
+    fn every_group_has_a_name_for_its_dead_letters() {
+        let longest = GroupName::new(&"g".repeat(GROUP_NAME_MAX)).unwrap();
+        let topic = longest.dead_letters();
+        assert_eq!(TopicName::new(topic.as_str()), Ok(topic.clone()));
+        assert_eq!(topic.dead_letters_of(), Some(longest));
+        assert!(topic.is_for_dead_letters());
+        let other = TopicName::new("%RETRY%g").unwrap();
+        assert!(!other.is_for_dead_letters() && other.dead_letters_of().is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! Acknowledging, and changing how long a message stays hidden.
 
 use crate::base::{GroupId, GroupName, Millis, TopicId, TopicName};
-use crate::broker::api::{AckRequest, GivenUp, HoldRequest};
+use crate::broker::api::{AckRequest, HoldRequest};
 use crate::broker::error::{AckError, BadHandle, HoldError, Unavailable};
 use crate::broker::replica::Inner;
 use crate::broker::{Replica, handle};
@@ -39,7 +39,7 @@ impl Replica {
     pub(super) async fn ack(&self, text: &str, request: &AckRequest) -> Result<(), AckError> {
         let handle = self.open_handle(text, &request.topic, &request.group)?;
         let delivery = Delivery::Ack(Ack { handle });
-        self.step(delivery, request.deadline).await.map(drop).map_err(AckError::from)
+        self.step(delivery, request.deadline).await.map_err(AckError::from)
     }
 
     /// Changes how long a delivered message stays hidden; answers the handle that is valid now.
@@ -51,15 +51,12 @@ impl Replica {
         Ok(request.handle)
     }
 
-    /// The consumer tries a message no more; if it is not to be dropped, it stays hidden for as long
-    /// as the request says.
-    pub(super) async fn give_up(&self, request: HoldRequest) -> Result<GivenUp, HoldError> {
+    /// The consumer tries a message no more; if it may not become a dead letter, it stays hidden for as
+    /// long as the request says.
+    pub(super) async fn give_up(&self, request: HoldRequest) -> Result<(), HoldError> {
         let handle = self.open_handle(&request.handle, &request.topic, &request.group)?;
         let delivery = Delivery::GiveUp(GiveUp { handle, otherwise: request.invisible });
-        Ok(match self.step(delivery, request.deadline).await? {
-            DeliveryOutcome::Kept => GivenUp::Kept,
-            _ => GivenUp::Done,
-        })
+        self.step(delivery, request.deadline).await.map_err(HoldError::from)
     }
 
     /// The reply of a receive was written; one of its handles names its checkout.
@@ -94,7 +91,7 @@ impl Inner {
         &self,
         delivery: Delivery,
         deadline: tokio::time::Instant,
-    ) -> Result<DeliveryOutcome, Failure> {
+    ) -> Result<(), Failure> {
         let outcome = tokio::time::timeout_at(deadline, self.lane.submit(delivery, deadline)).await;
         let late = |_| Unavailable {
             reason: "the log did not answer before the request's deadline".into(),
@@ -102,7 +99,7 @@ impl Inner {
         };
         let outcome = outcome.map_err(late).and_then(|outcome| outcome);
         match outcome.map_err(Failure::Unavailable)? {
-            done @ (DeliveryOutcome::Done | DeliveryOutcome::Kept) => Ok(done),
+            DeliveryOutcome::Done => Ok(()),
             DeliveryOutcome::Stale | DeliveryOutcome::Refused(_) => {
                 Err(Failure::Handle(BadHandle { why: "names a delivery that is over" }))
             }

@@ -8,7 +8,8 @@ use crate::base::{
     BrokerGroupName, ClientId, Durability, GroupId, GroupName, LogIndex, Millis, NodeId, QueueId,
     QueueOffset, TopicId, TopicName, UtcMillis,
 };
-use crate::command::{OrderRule, TimerOutcome};
+use crate::broker::dead_letters::DeathFacts;
+use crate::command::{Backoff, OrderRule, TimerOutcome};
 use crate::message::{Message, MessageKind};
 use crate::raft::Member;
 
@@ -94,6 +95,8 @@ pub struct Delivered {
     pub attempt: u32,
     /// The receipt handle as text.
     pub handle: String,
+    /// What is known of its death, when it comes from a topic of dead letters and is one still.
+    pub death: Option<DeathFacts>,
 }
 
 #[derive(Clone, Debug)]
@@ -112,15 +115,6 @@ pub struct HoldRequest {
     /// 0 to 12 hours.
     pub invisible: Millis,
     pub deadline: Instant,
-}
-
-/// What came of giving a message up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenUp {
-    /// The group is done with it, as its rule says.
-    Done,
-    /// It is not in order, and there is no place for such yet: it comes again.
-    Kept,
 }
 
 /// One live node, which clients see as a broker.
@@ -176,10 +170,12 @@ pub struct NewGroup {
     pub name: GroupName,
     /// 1 to 1000.
     pub attempts_max: u32,
-    pub backoff: Vec<Millis>,
+    pub backoff: Backoff,
     pub rule: OrderRule,
     /// Where; none stands for all.
     pub broker_groups: Vec<BrokerGroupName>,
+    /// How long its dead letters can be read; `None` as long as the log is kept.
+    pub dead_keep: Option<Millis>,
 }
 
 /// A topic as it stands.
@@ -227,10 +223,12 @@ pub struct GroupPart {
     pub broker_group: BrokerGroupName,
     pub id: GroupId,
     pub attempts_max: u32,
-    pub backoff: Vec<Millis>,
+    pub backoff: Backoff,
     pub rule: OrderRule,
     pub created: UtcMillis,
     pub topics: Vec<GroupTopic>,
+    /// How long its dead letters can be read; `None` as long as the log is kept.
+    pub dead_keep: Option<Millis>,
 }
 
 /// What a group has before it on one topic.
@@ -247,6 +245,8 @@ pub struct GroupTopic {
     pub dead: u64,
     /// Message groups that stand still after a last attempt.
     pub stopped: u64,
+    /// Of the dead, those that are dead letters now.
+    pub dead_letters: u64,
 }
 
 /// A change of who belongs to the broker groups.

@@ -46,6 +46,15 @@ pub struct KindConflict {
     pub takes: Vec<&'static str>,
 }
 
+/// A topic that producers do not send to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "topic {topic} takes the dead letters of its consumer group, and nothing that is sent to it"
+)]
+pub struct NotWritable {
+    pub topic: TopicName,
+}
+
 /// A kind that this version does not do yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("messages of kind {} are not supported by this version", kind.name())]
@@ -147,6 +156,8 @@ pub enum SendError {
     KindConflict(#[from] KindConflict),
     #[error(transparent)]
     KindNotYet(#[from] KindNotYet),
+    #[error(transparent)]
+    NotWritable(#[from] NotWritable),
     #[error(transparent)]
     Limit(#[from] LimitError),
     #[error(transparent)]

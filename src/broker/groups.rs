@@ -2,14 +2,14 @@
 
 use tokio::time::Instant;
 
-use crate::base::{DELAY_LEVELS, GroupName, TopicName};
+use crate::base::{DELAY_LEVELS, GroupName, Millis, TopicName};
 use crate::broker::Replica;
 use crate::broker::api::{GroupPart, GroupTopic, NewGroup};
 use crate::broker::error::{GroupError, LimitError, NoGroup};
 use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::replica::Inner;
 use crate::broker::topics::PAGE_MAX;
-use crate::command::{Command, CreateGroup, OrderRule, Refusal, Reply};
+use crate::command::{Backoff, Command, CreateGroup, GROWTH_MAX, OrderRule, Refusal, Reply};
 use crate::machine::{Group, Lag, State};
 
 /// Deliveries of a message before it counts as exhausted: RocketMQ's 16 retries and the first one.
@@ -21,9 +21,10 @@ pub(super) fn default_group(name: &GroupName) -> NewGroup {
     NewGroup {
         name: name.clone(),
         attempts_max: ATTEMPTS_DEFAULT,
-        backoff: DELAY_LEVELS.to_vec(),
+        backoff: DELAY_LEVELS.to_vec().into(),
         rule: OrderRule::default(),
         broker_groups: Vec::new(),
+        dead_keep: None,
     }
 }
 
@@ -37,6 +38,7 @@ impl Replica {
                 backoff: group.backoff.clone(),
                 rule: group.rule,
                 broker_groups: Vec::new(),
+                dead_keep: group.dead_keep,
             })
         })
     }
@@ -47,14 +49,8 @@ impl Replica {
         group: &NewGroup,
         deadline: Instant,
     ) -> Result<(), GroupError> {
-        if group.attempts_max == 0 || group.attempts_max > ATTEMPTS_MAX {
-            return Err(LimitError {
-                what: "number of attempts",
-                value: group.attempts_max.to_string(),
-                allowed: format!("1 to {ATTEMPTS_MAX}"),
-            }
-            .into());
-        }
+        check_attempts(group.attempts_max)?;
+        check_backoff(&group.backoff)?;
         self.propose_group(group, deadline).await
     }
 
@@ -122,8 +118,8 @@ impl Replica {
             .filter_map(|topic| {
                 let lag = state.lag(group.id, topic);
                 let topic = state.topic_by_id(topic)?.name.clone();
-                let Lag { ready, in_flight, expired, dead, stopped } = lag;
-                Some(GroupTopic { topic, ready, in_flight, expired, dead, stopped })
+                let Lag { ready, in_flight, expired, dead, stopped, dead_letters } = lag;
+                Some(GroupTopic { topic, ready, in_flight, expired, dead, stopped, dead_letters })
             })
             .collect();
         GroupPart {
@@ -134,8 +130,31 @@ impl Replica {
             rule: group.rule,
             created: group.created,
             topics,
+            dead_keep: group.dead_keep,
         }
     }
+}
+
+pub(super) fn check_attempts(attempts_max: u32) -> Result<(), LimitError> {
+    if (1..=ATTEMPTS_MAX).contains(&attempts_max) {
+        return Ok(());
+    }
+    let allowed = format!("1 to {ATTEMPTS_MAX}");
+    Err(LimitError { what: "number of attempts", value: attempts_max.to_string(), allowed })
+}
+
+pub(super) fn check_backoff(backoff: &Backoff) -> Result<(), LimitError> {
+    let Backoff::Exponential(curve) = backoff else { return Ok(()) };
+    let grows = (1000..=GROWTH_MAX).contains(&curve.growth);
+    if grows && curve.initial > Millis::ZERO && curve.initial <= curve.max {
+        return Ok(());
+    }
+    let most = GROWTH_MAX / 1000;
+    Err(LimitError {
+        what: "back-off",
+        value: backoff.to_string(),
+        allowed: format!("a first time above 0 and not beyond the largest, times 1 to {most} each"),
+    })
 }
 
 impl Inner {
@@ -163,17 +182,15 @@ impl Inner {
     }
 
     async fn propose_group(&self, group: &NewGroup, deadline: Instant) -> Result<(), GroupError> {
-        let NewGroup { name, attempts_max, backoff, rule, .. } = group.clone();
-        let create = CreateGroup { name, attempts_max, backoff, rule };
+        let NewGroup { name, attempts_max, backoff, rule, dead_keep, .. } = group.clone();
+        let create = CreateGroup { name, attempts_max, backoff, rule, dead_keep };
         let reply = self.group.propose(Command::CreateGroup(create), deadline).await;
         match reply.map_err(|error| unavailable(&error))? {
             Reply::GroupCreated { .. } => Ok(()),
-            Reply::Refused(Refusal::Limit { what, limit }) => Err(LimitError {
-                what: "number of consumer groups",
-                value: what,
-                allowed: format!("at most {limit}"),
+            Reply::Refused(Refusal::Limit { what, limit }) => {
+                let allowed = limit.to_string();
+                Err(LimitError { what: "a consumer group", value: what, allowed }.into())
             }
-            .into()),
             other => Err(unexpected(&other).into()),
         }
     }

@@ -13,6 +13,7 @@ mod ack;
 mod answer;
 mod api;
 mod clients;
+mod dead_letters;
 mod delay;
 mod desk;
 mod error;
@@ -39,16 +40,19 @@ mod watch;
 mod written;
 
 pub use api::{
-    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, GivenUp,
-    GroupInfo, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep,
-    NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent,
-    StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
+    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, GroupInfo,
+    GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep, NewGroup,
+    NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent, StepOutcome,
+    TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
+};
+pub use dead_letters::{
+    DeadLetterInfo, DeathFacts, GroupChange, LetterCursor, LetterFilter, RedrivenLetter,
 };
 pub use error::{
     AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,
     DiskFull, EndError, GroupError, HalvesFull, HoldError, KindConflict, KindNotYet, LimitError,
-    NoBrokerGroup, NoGroup, NoTopic, NoTransaction, Overloaded, ReceiveError, RouteError,
-    SendError, TimerError, TopicError, Unavailable,
+    NoBrokerGroup, NoGroup, NoTopic, NoTransaction, NotWritable, Overloaded, ReceiveError,
+    RouteError, SendError, TimerError, TopicError, Unavailable,
 };
 pub use facade::{Broker, Seat};
 pub use gone::{Gone, Leaving, leaving};
@@ -70,7 +74,10 @@ use tokio::sync::Notify;
 use crate::base::{GroupId, Millis, NodeId, TopicId};
 use crate::broker::waiters::Waiters;
 use crate::command::Retention;
-pub use crate::command::{Decided, Decider, Decision, Exhausted, Order, OrderRule, TimerOutcome};
+pub use crate::command::{
+    Backoff, Curve, DeathReason, Decided, Decider, Decision, Exhausted, GROWTH_MAX, Order,
+    OrderRule, Redriven, TimerOutcome,
+};
 use crate::machine::Effect;
 use crate::raft::EffectSink;
 pub use crate::raft::Member;
@@ -109,6 +116,8 @@ pub struct Bell {
     pulse: Arc<Notify>,
     /// Messages that retention took before their groups were done with them, until they are told.
     expired: Arc<Mutex<BTreeMap<(GroupId, TopicId), u64>>>,
+    /// Messages that became dead letters, until they are told.
+    dead: Arc<Mutex<BTreeMap<(GroupId, TopicId), u64>>>,
 }
 
 impl EffectSink for Bell {
@@ -124,6 +133,9 @@ impl EffectSink for Bell {
                 Effect::TopicGone { .. } | Effect::GroupGone { .. } => self.waiters.wake_all(),
                 Effect::Expired { group, topic, count } => {
                     *self.expired.lock().entry((group, topic)).or_default() += count;
+                }
+                Effect::Dead { group, topic, count } => {
+                    *self.dead.lock().entry((group, topic)).or_default() += count;
                 }
             }
         }

@@ -311,7 +311,15 @@ impl Replica {
             let reason = "the broker group has not been founded yet".to_owned();
             return Err(Declined::Unavailable { reason, outcome_unknown: false });
         };
-        let parcel = |granted| self.parcel(wish.group, wish.topic, granted, &key).transpose();
+        let dead = self.group.read(|state| {
+            let topic = state.topic_by_id(wish.topic);
+            topic.is_some_and(|topic| topic.name.is_for_dead_letters())
+        });
+        let parcel = |granted: &Granted| {
+            let death = if dead { self.facts(wish.topic, granted.offset) } else { None };
+            let parcel = self.parcel(wish.group, wish.topic, granted, &key).transpose()?;
+            Some(parcel.map(|parcel| Parcel { death, ..parcel }))
+        };
         granted.iter().filter_map(parcel).collect()
     }
 
@@ -338,6 +346,7 @@ impl Replica {
             visible: granted.unit.visible,
             attempt: granted.attempt,
             handle: handle::sign(self.id, &name, key),
+            death: None,
         }))
     }
 
@@ -365,6 +374,7 @@ impl Replica {
                 store_host: stored.store_host.to_string(),
                 attempt: parcel.attempt,
                 handle: parcel.handle,
+                death: parcel.death,
             });
         }
         Ok(delivered)

@@ -7,6 +7,7 @@ use crate::base::{
     UtcMillis,
 };
 use crate::broker::api::{MembersChange, ReceiveRequest};
+use crate::broker::dead_letters::DeathFacts;
 use crate::broker::members::{read_change, write_change};
 use crate::broker::transactions::{CheckParcel, Wanted};
 use crate::command::{Coded, CommandError, Reader, Writer};
@@ -42,6 +43,8 @@ pub(super) struct Parcel {
     pub(super) visible: UtcMillis,
     pub(super) attempt: u32,
     pub(super) handle: String,
+    /// For a dead letter.
+    pub(super) death: Option<DeathFacts>,
 }
 
 /// Why the leader did not answer a poll with messages. Numbers as above.
@@ -190,6 +193,7 @@ pub(super) fn encode_parcels(result: &Result<Vec<Parcel>, Declined>) -> Bytes {
                 writer.u64(parcel.visible.get());
                 writer.u32(parcel.attempt);
                 writer.string(&parcel.handle);
+                writer.option(parcel.death.as_ref(), |writer, facts| facts.write(writer));
             });
         }
         Err(Declined::NotLeader) => writer.u8(1),
@@ -220,6 +224,7 @@ pub(super) fn decode_parcels(bytes: Bytes) -> Result<Result<Vec<Parcel>, Decline
                 visible: UtcMillis::new(reader.u64()?),
                 attempt: reader.u32()?,
                 handle: reader.string()?,
+                death: reader.option(DeathFacts::read)?,
             })
         })?),
         1 => Err(Declined::NotLeader),

@@ -58,6 +58,7 @@ pub struct Inner {
     pub(super) goals: Goals,
     pub(super) pulse: Arc<Notify>,
     pub(super) expired: Arc<Mutex<BTreeMap<(GroupId, TopicId), u64>>>,
+    pub(super) dead: Arc<Mutex<BTreeMap<(GroupId, TopicId), u64>>>,
 }
 
 impl std::ops::Deref for Replica {
@@ -96,6 +97,7 @@ impl Replica {
             goals: Goals::default(),
             pulse: bell.pulse.clone(),
             expired: bell.expired.clone(),
+            dead: bell.dead.clone(),
         }));
         let pulse = Pulse::new(replica.clone(), lane_task);
         (replica, pulse)

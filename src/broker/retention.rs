@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::base::{LogIndex, LogPosition, Millis, Mutant, TopicId, UtcMillis};
-use crate::broker::Replica;
+use crate::broker::{Replica, dead_letters};
 use crate::command::{Command, Relocation, Reply, Retention, Trim, Unit};
 use crate::commit_log::ReadError;
 use crate::machine::{Front, Mark, State};
@@ -34,6 +34,7 @@ pub(super) async fn keep(replica: &Replica) {
             trimmed.clear();
         }
         count_expired(replica);
+        dead_letters::count(replica);
         let mut leadership = replica.group.leadership();
         // Both ends of the wait mean the same: look again.
         drop(timeout(LOOK, leadership.changed()).await);

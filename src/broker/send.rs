@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::base::{Mutant, QueueId, TopicName};
 use crate::broker::Replica;
 use crate::broker::api::{SendRequest, Sent};
-use crate::broker::error::{KindConflict, KindNotYet, LimitError, NoTopic, SendError};
+use crate::broker::error::{KindConflict, KindNotYet, LimitError, NoTopic, NotWritable, SendError};
 use crate::broker::propose::{send_error, unexpected};
 use crate::broker::replica::Inner;
 use crate::command::{Command, Publish, PublishItem, Published, Refusal, Reply};
@@ -90,6 +90,9 @@ impl Inner {
             let topic = state
                 .topic(&request.topic)
                 .ok_or_else(|| NoTopic { topic: request.topic.clone() })?;
+            if topic.name.is_for_dead_letters() {
+                return Err(NotWritable { topic: request.topic.clone() }.into());
+            }
             for message in &request.messages {
                 assert_eq!(message.topic, request.topic, "the protocol checks that topics agree");
                 check_kind(&request.topic, message.kind, &topic.kinds)?;

@@ -175,6 +175,9 @@ impl Inner {
             Reply::Refused(Refusal::TopicDiffers { exists, asked }) => {
                 Err(TopicError::Differs { topic: topic.name.clone(), exists, asked })
             }
+            Reply::Refused(Refusal::NoOwner { .. }) => {
+                Err(NoTopic { topic: topic.name.clone() }.into())
+            }
             Reply::Refused(Refusal::Limit { what, limit }) => {
                 Err(LimitError { what: "a topic", value: what, allowed: limit.to_string() }.into())
             }

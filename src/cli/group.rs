@@ -4,7 +4,7 @@ use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
 use crate::base::{GroupName, TopicName};
-use crate::client::{GroupInfo, GroupShape};
+use crate::client::{BackoffCurve, GroupChange, GroupInfo, GroupPart, GroupShape};
 
 use super::Ask;
 use super::failure::Failure;
@@ -18,15 +18,19 @@ pub(super) enum Group {
     Create {
         #[arg(value_parser = group_name)]
         name: GroupName,
-        /// How often a message in order is handed out before it counts as dead, and what push
-        /// consumers are told; 1 to 1000. What is not in order comes again for as long as it is kept.
+        /// How often a message is handed out before it becomes a dead letter, and what push consumers
+        /// are told; 1 to 1000.
         #[arg(long, value_name = "N", default_value_t = 17)]
         #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
         attempts: u32,
-        /// Waiting times between attempts, such as 1s,5s,10s; the last one repeats. By default
-        /// RocketMQ's table of delay levels.
-        #[arg(long, value_name = "TIMES", value_delimiter = ',', value_parser = millis)]
-        backoff: Vec<u64>,
+        /// Waiting times between attempts: a list such as 1s,5s,10s, the last one of which repeats, or
+        /// exponential:1s,2,10m (1s, then twice as long each time, 10m at most). By default RocketMQ's
+        /// table of delay levels.
+        #[arg(long, value_name = "TIMES", value_parser = backoff)]
+        backoff: Option<Backoff>,
+        /// How long its dead letters can be read. By default as long as the log is kept.
+        #[arg(long, value_name = "TIME", value_parser = millis)]
+        dead_keep: Option<u64>,
         /// For consumers that process one message after the other: several of one message group are
         /// handed out at once, in order. By default one at a time, on fifo topics.
         #[arg(long, conflicts_with = "unordered")]
@@ -34,7 +38,7 @@ pub(super) enum Group {
         /// Take message groups for nothing.
         #[arg(long)]
         unordered: bool,
-        /// What follows the last attempt of a message in order: dead, and the next one comes; or
+        /// What follows the last attempt of a message in order: dead letter, and the next one comes; or
         /// stop, and its message group stands still until `group resume`.
         #[arg(long, value_enum, default_value_t = Exhausted::Dead)]
         exhausted: Exhausted,
@@ -67,7 +71,23 @@ pub(super) enum Group {
         #[command(flatten)]
         ask: Ask,
     },
-    /// Delete a consumer group and its progress.
+    /// Change how a consumer group's messages fail. What is not named stays.
+    Update {
+        #[arg(value_parser = group_name)]
+        name: GroupName,
+        /// How often a message is handed out before it becomes a dead letter; 1 to 1000.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        attempts: Option<u32>,
+        /// Waiting times between attempts, as for create.
+        #[arg(long, value_name = "TIMES", value_parser = backoff)]
+        backoff: Option<Backoff>,
+        /// How long its dead letters can be read; 0 for as long as the log is kept.
+        #[arg(long, value_name = "TIME", value_parser = millis)]
+        dead_keep: Option<u64>,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Delete a consumer group, its progress and its dead letters.
     Delete {
         #[arg(value_parser = group_name)]
         name: GroupName,
@@ -108,6 +128,46 @@ pub(super) fn millis(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is not a time; write 250ms, 10s, 5m or 2h"))
 }
 
+/// As [`millis`] reads it.
+fn time(millis: u64) -> String {
+    let units = [("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+    let fits = units.into_iter().find(|(_, unit)| millis > 0 && millis % unit == 0);
+    fits.map_or_else(|| format!("{millis}ms"), |(name, unit)| format!("{}{name}", millis / unit))
+}
+
+/// Waiting times between attempts: one of the two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Backoff {
+    listed: Vec<u64>,
+    curve: Option<BackoffCurve>,
+}
+
+fn backoff(text: &str) -> Result<Backoff, String> {
+    let Some(curve) = text.strip_prefix("exponential:") else {
+        let listed = text.split(',').map(millis).collect::<Result<_, _>>()?;
+        return Ok(Backoff { listed, curve: None });
+    };
+    let [initial, growth, max] = curve.split(',').collect::<Vec<_>>()[..] else {
+        return Err(format!("{text:?} is no curve; write exponential:1s,2,10m"));
+    };
+    let (initial, max, growth) = (millis(initial)?, millis(max)?, thousandths(growth)?);
+    if initial == 0 || max < initial {
+        return Err(format!("{text:?} does not grow from a first time above 0 to a longer one"));
+    }
+    Ok(Backoff { listed: Vec::new(), curve: Some(BackoffCurve { initial, max, growth }) })
+}
+
+/// A factor from 1 to 100 with at most three decimals.
+fn thousandths(text: &str) -> Result<u32, String> {
+    let parse = || {
+        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+        let part: u32 = format!("{part:0<3}").parse().ok().filter(|_| part.len() <= 3)?;
+        whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(part)
+    };
+    let factor = parse().filter(|factor| (1000..=100_000).contains(factor));
+    factor.ok_or_else(|| format!("{text:?} is no factor; write 1 to 100, such as 2 or 1.5"))
+}
+
 impl Group {
     pub(super) async fn run(self, output: &Output) -> Result<(), Failure> {
         match self {
@@ -115,6 +175,7 @@ impl Group {
                 name,
                 attempts,
                 backoff,
+                dead_keep,
                 ordered,
                 unordered,
                 exhausted,
@@ -122,9 +183,12 @@ impl Group {
                 ask,
             } => {
                 let client = ask.client().await?;
+                let backoff = backoff.unwrap_or_default();
                 let shape = GroupShape {
                     attempts_max: attempts,
-                    backoff: &backoff,
+                    backoff: &backoff.listed,
+                    curve: backoff.curve,
+                    dead_keep: dead_keep.unwrap_or(0),
                     broker_groups: &broker_groups,
                     order: match (ordered, unordered) {
                         (true, _) => "batch",
@@ -146,11 +210,26 @@ impl Group {
             Self::Describe { name, ask } => {
                 let group = ask.client().await?.group(&name).await?;
                 output.show(&group, progress);
+                if !output.is_json() {
+                    output.show(&group, settings);
+                }
                 output.differences(&group.differences);
             }
             Self::Resume { name, topic, ask } => {
                 let group = ask.client().await?.resume_group(&name, &topic).await?;
                 output.show(&group, progress);
+                output.differences(&group.differences);
+            }
+            Self::Update { name, attempts, backoff, dead_keep, ask } => {
+                let backoff = backoff.unwrap_or_default();
+                let change = GroupChange {
+                    attempts_max: attempts,
+                    backoff: &backoff.listed,
+                    curve: backoff.curve,
+                    dead_keep,
+                };
+                let group = ask.client().await?.update_group(&name, change).await?;
+                output.show(&group, settings);
                 output.differences(&group.differences);
             }
             Self::Delete { name, ask } => {
@@ -198,12 +277,58 @@ fn progress(group: &GroupInfo) -> Table {
             topic.in_flight.to_string(),
             topic.expired.to_string(),
             topic.dead.to_string(),
+            topic.dead_letters.to_string(),
             topic.stopped.to_string(),
         ]
     });
-    let head =
-        ["GROUP", "BROKER GROUP", "TOPIC", "READY", "IN FLIGHT", "EXPIRED", "DEAD", "STOPPED"];
+    let head = [
+        "GROUP",
+        "BROKER GROUP",
+        "TOPIC",
+        "READY",
+        "IN FLIGHT",
+        "EXPIRED",
+        "DEAD",
+        "DEAD LETTERS",
+        "STOPPED",
+    ];
     Table::new(head, rows)
+}
+
+/// How messages of the group fail, in each broker group.
+fn settings(group: &GroupInfo) -> Table {
+    let row = |part: &GroupPart| {
+        let kept = if part.dead_keep == 0 { "as the log".to_owned() } else { time(part.dead_keep) };
+        [
+            group.name.clone(),
+            part.broker_group.clone(),
+            part.attempts_max.to_string(),
+            waits(part),
+            part.exhausted.clone(),
+            kept,
+        ]
+    };
+    let head = [
+        "GROUP",
+        "BROKER GROUP",
+        "ATTEMPTS",
+        "BACK-OFF",
+        "EXHAUSTED IN ORDER",
+        "DEAD LETTERS KEPT",
+    ];
+    Table::new(head, group.parts.iter().map(row))
+}
+
+/// As [`backoff`] reads it.
+fn waits(part: &GroupPart) -> String {
+    match part.curve {
+        Some(BackoffCurve { initial, max, growth }) => {
+            let growth = format!("{}.{:03}", growth / 1000, growth % 1000);
+            let growth = growth.trim_end_matches('0').trim_end_matches('.');
+            format!("exponential:{},{growth},{}", time(initial), time(max))
+        }
+        None => part.backoff.iter().map(|wait| time(*wait)).collect::<Vec<_>>().join(","),
+    }
 }
 
 #[cfg(test)]
@@ -211,11 +336,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_back_off_is_a_list_or_grows() {
+        let listed = backoff("1s,250ms").unwrap();
+        assert_eq!((listed.listed, listed.curve), (vec![1000, 250], None));
+        let curve = |text| backoff(text).map(|backoff| backoff.curve.unwrap());
+        let grown = BackoffCurve { initial: 1000, max: 600_000, growth: 2000 };
+        assert_eq!(curve("exponential:1s,2,10m"), Ok(grown));
+        assert_eq!(curve("exponential:1s,1.25,10m").unwrap().growth, 1250);
+        for odd in [
+            "exponential:",
+            "exponential:1s,2",
+            "exponential:1s,0.9,1m",
+            "1s;2s",
+            "",
+            "exponential:1s,1.2345,1m",
+            "exponential:0s,2,1m",
+            "exponential:1s,101,1m",
+        ] {
+            assert!(backoff(odd).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
     fn times_have_units() {
         for (text, value) in
             [("250ms", 250), ("10s", 10_000), ("5m", 300_000), ("2h", 7_200_000), ("3", 3000)]
         {
             assert_eq!(millis(text), Ok(value));
+            assert_eq!(millis(&time(value)), Ok(value));
         }
         assert!(millis("1d").is_err());
         assert!(millis("").is_err());

@@ -230,6 +230,10 @@ fn describe(command: &Command) -> String {
             format!("the transaction of {at} is {} by {by}", end.decision.past())
         }
         Command::Check(checks) => format!("{} transactions were asked about", checks.len()),
+        Command::Redrive(redrive) => {
+            format!("{} dead letters go back to group {}", redrive.letters.len(), redrive.group)
+        }
+        Command::UpdateGroup(update) => format!("group {} fails otherwise", update.group),
         Command::Resume(transaction) => {
             format!("the transaction of {} is asked about again", transaction.at)
         }

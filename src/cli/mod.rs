@@ -11,6 +11,7 @@ mod bench;
 mod cluster;
 mod config;
 mod delayed;
+mod dlq;
 mod failure;
 mod group;
 mod inspect;
@@ -66,6 +67,9 @@ enum Command {
     /// List transactional messages that wait for a decision, and decide.
     #[command(subcommand)]
     Transaction(transaction::Transaction),
+    /// List and read dead letters, and send them back to their consumer group.
+    #[command(subcommand)]
+    Dlq(dlq::Dlq),
     /// Ask about the cluster; add, remove and replace nodes.
     #[command(subcommand)]
     Cluster(cluster::Cluster),
@@ -114,6 +118,7 @@ fn dispatch(command: Command, output: &Output) -> Result<(), Failure> {
         Command::Group(group) => here(group.run(output)),
         Command::Message(message) => here(message.run(output)),
         Command::Transaction(transaction) => here(transaction.run(output)),
+        Command::Dlq(dlq) => here(dlq.run(output)),
         Command::Cluster(cluster) => here(cluster.run(output)),
         Command::Bench(bench) => here(bench.run(output)),
         Command::Inspect(inspect) => inspect.run(output),
@@ -156,6 +161,12 @@ mod tests {
             "topic describe NAME",
             "topic delete NAME",
             "group create NAME --attempts 3 --backoff 1s,10s",
+            "group create NAME --backoff exponential:1s,2,10m --dead-keep 12h",
+            "group update NAME --attempts 5 --backoff 1s,5s --dead-keep 0",
+            "dlq list GROUP --topic t --from 1 --to 2 --after a:1 --limit 5",
+            "dlq read GROUP --offset 3 --broker-groups a",
+            "dlq redrive GROUP --topic t --rate 100 --limit 1000 --dry-run",
+            "dlq redrive GROUP --offset 1,2 --id a,b",
             "group list",
             "group list --after NAME --limit 1",
             "group describe NAME",
@@ -200,6 +211,11 @@ mod tests {
             "message send --topic t --body b --property novalue",
             "message receive --topic t --group g --max 0",
             "transaction commit",
+            "group create NAME --backoff exponential:1s,2",
+            "group create NAME --backoff exponential:1s,0.5,10m",
+            "group create NAME --backoff exponential:10m,2,1s",
+            "dlq read GROUP",
+            "dlq redrive GROUP --rate 0",
             "bench produce --in-flight 0",
             "bench produce --batch 129",
             "bench raft --size 4194305",

@@ -9,9 +9,9 @@ use crate::wire::raftmq as v1;
 
 use super::error::ClientError;
 use super::values::{
-    BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupPart, GroupShape, GroupTopic,
-    MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, TopicInfo, TopicPart,
-    TopicShape,
+    BackoffCurve, BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupPart, GroupShape,
+    GroupTopic, MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, TopicInfo,
+    TopicPart, TopicShape,
 };
 use super::{CALL_TIMEOUT, Client};
 
@@ -112,6 +112,8 @@ impl Client {
             broker_groups: shape.broker_groups.to_vec(),
             order: shape.order.to_owned(),
             exhausted: shape.exhausted.to_owned(),
+            curve: shape.curve.map(BackoffCurve::wire),
+            dead_keep_millis: shape.dead_keep,
         };
         let request = self.request(request, CALL_TIMEOUT);
         Ok(group(self.admin().create_group(request).await?.into_inner()))
@@ -268,7 +270,7 @@ fn topic(topic: v1::Topic) -> TopicInfo {
     }
 }
 
-fn group(group: v1::Group) -> GroupInfo {
+pub(super) fn group(group: v1::Group) -> GroupInfo {
     let topic = |topic: v1::GroupTopic| GroupTopic {
         topic: topic.topic,
         ready: topic.ready,
@@ -276,6 +278,7 @@ fn group(group: v1::Group) -> GroupInfo {
         expired: topic.expired,
         dead: topic.dead,
         stopped: topic.stopped,
+        dead_letters: topic.dead_letters,
     };
     let part = |part: v1::GroupPart| GroupPart {
         broker_group: part.broker_group,
@@ -286,6 +289,8 @@ fn group(group: v1::Group) -> GroupInfo {
         exhausted: part.exhausted,
         created: part.created,
         topics: part.topics.into_iter().map(topic).collect(),
+        curve: part.curve.map(BackoffCurve::told),
+        dead_keep: part.dead_keep_millis,
     };
     GroupInfo {
         name: group.name,

@@ -144,7 +144,8 @@ impl Client {
         accepted(answer.status)
     }
 
-    /// The consumer tries a message no more. Only in order is it done with; otherwise it comes again.
+    /// The consumer tries a message no more: it becomes a dead letter, or in order its message group
+    /// stands still, as its group says.
     pub async fn give_up(&self, group: &GroupName, message: &Received) -> Result<(), ClientError> {
         let request = v2::ForwardMessageToDeadLetterQueueRequest {
             group: Some(resource(group.as_str())),

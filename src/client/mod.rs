@@ -8,6 +8,7 @@
 //! Never: state that outlives a call, background tasks, or generated types in its signatures.
 
 mod admin;
+mod dead_letters;
 mod error;
 mod messages;
 mod producer;
@@ -28,6 +29,7 @@ use crate::wire::raftmq::admin_client::AdminClient;
 use crate::wire::rocketmq::messaging_service_client::MessagingServiceClient;
 
 pub use crate::message::PRIORITY_MAX;
+pub use dead_letters::{DeadLetter, DeadLetterFilter, GroupChange, RedrivenLetter};
 pub use error::ClientError;
 pub use producer::Producer;
 pub use push_consumer::{PushConsumer, Pushed};
@@ -35,9 +37,9 @@ pub use registrar::Registrar;
 pub use simple_consumer::SimpleConsumer;
 pub use transactions::{EndedTransaction, HalfMessage, OpenTransaction, TransactionAction};
 pub use values::{
-    BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupShape, GroupTopic,
-    MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, Received, RouteQueue,
-    SentMessage, Take, TopicInfo, TopicPart, TopicShape,
+    BackoffCurve, BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupPart,
+    GroupShape, GroupTopic, MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo,
+    Received, RouteQueue, SentMessage, Take, TopicInfo, TopicPart, TopicShape,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.

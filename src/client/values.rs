@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::base::{GroupName, TopicName};
+use crate::wire::raftmq as v1;
 
 /// A message to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +120,29 @@ pub struct TopicShape<'a> {
     pub keep: u64,
 }
 
+/// Waiting times that grow: the first one, then `growth` thousandths times as long each, up to `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct BackoffCurve {
+    /// Milliseconds, at least 1.
+    pub initial: u64,
+    /// Milliseconds.
+    pub max: u64,
+    /// 1000 to 100000.
+    pub growth: u32,
+}
+
+impl BackoffCurve {
+    pub(super) fn wire(self) -> v1::BackoffCurve {
+        let Self { initial, max, growth } = self;
+        v1::BackoffCurve { initial, max, growth }
+    }
+
+    pub(super) fn told(told: v1::BackoffCurve) -> Self {
+        let v1::BackoffCurve { initial, max, growth } = told;
+        Self { initial, max, growth }
+    }
+}
+
 /// What a consumer group is to be like.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GroupShape<'a> {
@@ -132,6 +156,10 @@ pub struct GroupShape<'a> {
     pub order: &'a str,
     /// `dead` or `stop`; empty stands for `dead`.
     pub exhausted: &'a str,
+    /// Instead of `backoff`.
+    pub curve: Option<BackoffCurve>,
+    /// Milliseconds that its dead letters can be read; 0 as long as the log is kept.
+    pub dead_keep: u64,
 }
 
 /// A part of a list.
@@ -191,6 +219,11 @@ pub struct GroupPart {
     /// Milliseconds since 1970-01-01T00:00:00Z.
     pub created: u64,
     pub topics: Vec<GroupTopic>,
+    /// Instead of `backoff`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub curve: Option<BackoffCurve>,
+    /// Milliseconds that its dead letters can be read; 0 as long as the log is kept.
+    pub dead_keep: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -204,6 +237,8 @@ pub struct GroupTopic {
     pub dead: u64,
     /// Message groups that stand still after a last attempt.
     pub stopped: u64,
+    /// Of the dead, those that are dead letters now.
+    pub dead_letters: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

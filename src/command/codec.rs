@@ -8,6 +8,7 @@ mod delay;
 mod delivery;
 mod fields;
 mod reply;
+mod retry;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -15,8 +16,8 @@ mod transaction;
 use bytes::Bytes;
 
 use super::{
-    Checked, Command, CreateGroup, CreateTopic, Delivery, Exhausted, Found, Order, OrderRule,
-    Publish, PublishItem, Relocation, Retention, ScheduleItem, Subscribe, Trim,
+    Backoff, Checked, Command, CreateGroup, CreateTopic, Delivery, Exhausted, Found, Order,
+    OrderRule, Publish, PublishItem, Relocation, Retention, ScheduleItem, Subscribe, Trim,
 };
 use crate::base::{
     CheckoutId, ClientId, ClusterId, GroupId, GroupName, LogIndex, LogPosition, Millis, NameError,
@@ -28,10 +29,10 @@ pub use self::fields::{Reader, Writer};
 pub(super) use self::reply::{decode as decode_reply, encode as encode_reply};
 
 /// The newest version of a command, its first byte, that this program reads and writes. Version 2
-/// came with retention, 3 with the kinds of messages; what was there before is still written as
-/// version 1, so that a replica of
-/// an older program stops only at what it cannot know.
-pub const COMMAND_VERSION: u8 = 3;
+/// came with retention, 3 with the kinds of messages, 4 with what consumers can ask for; what was there
+/// before is still written as version 1, so that a replica of an older program stops only at what it
+/// cannot know.
+pub const COMMAND_VERSION: u8 = 4;
 const FIRST_VERSION: u8 = 1;
 
 /// Bytes of the version and the kind, before the first field.
@@ -67,6 +68,11 @@ const PREPARE: u8 = 35;
 const END: u8 = 36;
 const CHECK: u8 = 37;
 const RESUME: u8 = 38;
+const REDRIVE: u8 = 50;
+/// A group with a curve, or with a retention of its own for dead letters; without it is still one of
+/// the kinds above. A kind that says even more begins with what this one has.
+const CREATE_RETRIED_GROUP: u8 = 51;
+const UPDATE_GROUP: u8 = 52;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,6 +119,10 @@ pub(super) fn encode(command: &Command) -> Bytes {
             }
         },
         Command::DeleteTopic { topic } => writer.kind(DELETE_TOPIC, topic),
+        Command::CreateGroup(create) if !retry::is_plain(create) => {
+            writer.u8(CREATE_RETRIED_GROUP);
+            retry::write_group(&mut writer, create);
+        }
         Command::CreateGroup(create) if create.rule == OrderRule::default() => {
             writer.kind(CREATE_GROUP, create);
         }
@@ -157,6 +167,8 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.list(checks, |w, checked| checked.write(w));
         }
         Command::Resume(transaction) => writer.kind(RESUME, transaction),
+        Command::Redrive(redrive) => writer.kind(REDRIVE, redrive),
+        Command::UpdateGroup(update) => writer.kind(UPDATE_GROUP, update),
     }
     writer.finish()
 }
@@ -170,6 +182,7 @@ fn version(command: &Command) -> u8 {
         {
             3
         }
+        Command::CreateGroup(create) if !retry::is_plain(create) => 4,
         Command::CreateGroup(create) if create.rule != OrderRule::default() => 3,
         Command::GrowTopic { .. } | Command::ResumeLines { .. } => 3,
         Command::Found(_)
@@ -191,6 +204,7 @@ fn version(command: &Command) -> u8 {
         | Command::Trim(_) => 2,
         Command::Schedule(_) | Command::Recall(_) | Command::Reschedule { .. } => 3,
         Command::Prepare(_) | Command::End(_) | Command::Check(_) | Command::Resume(_) => 3,
+        Command::Redrive(_) | Command::UpdateGroup(_) => 4,
     }
 }
 
@@ -234,6 +248,9 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         SCHEDULE => Command::Schedule(reader.get()?),
         RECALL => Command::Recall(reader.get()?),
         RESCHEDULE => Command::Reschedule { timer: reader.get()?, due: reader.get()? },
+        REDRIVE => Command::Redrive(reader.get()?),
+        CREATE_RETRIED_GROUP => Command::CreateGroup(retry::read_group(&mut reader)?),
+        UPDATE_GROUP => Command::UpdateGroup(reader.get()?),
         found => return Err(CommandError::Kind { what: "the kind of a command", found }),
     };
     reader.end()?;
@@ -450,19 +467,23 @@ impl Coded for Trim {
 }
 
 impl Coded for CreateGroup {
-    /// Without `rule`, which only one of the two kinds has.
+    /// Without `rule`, which only one of the two first kinds has, and what only a third one has.
     fn write(&self, writer: &mut Writer) {
+        let Backoff::Listed(times) = &self.backoff else {
+            unreachable!("a curve is written by a kind of its own")
+        };
         self.name.write(writer);
         writer.u32(self.attempts_max);
-        writer.list(&self.backoff, |w, wait| wait.write(w));
+        writer.list(times, |w, wait| wait.write(w));
     }
 
     fn read(reader: &mut Reader) -> Result<Self, CommandError> {
         Ok(Self {
             name: reader.get()?,
             attempts_max: reader.u32()?,
-            backoff: reader.list(Millis::read)?,
+            backoff: Backoff::Listed(reader.list(Millis::read)?),
             rule: OrderRule::default(),
+            dead_keep: None,
         })
     }
 }

@@ -117,8 +117,9 @@ pub struct Return {
     pub invisible: Millis,
 }
 
-/// The consumer has tried often enough. In order, the message is done with as the group's rule says;
-/// otherwise it stays hidden for `otherwise`, since nobody would ever see it again.
+/// The consumer has tried often enough: the message is a dead letter, or in order its message group
+/// stands still, as the group's rule says. Where it may not become a dead letter it stays hidden for
+/// `otherwise`, since nobody would ever see it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GiveUp {
     pub handle: Handle,

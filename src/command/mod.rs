@@ -14,6 +14,7 @@ mod proptests;
 mod publish;
 mod reply;
 mod retention;
+mod retry;
 mod schema;
 mod transaction;
 
@@ -25,6 +26,7 @@ pub use delivery::{
 pub use publish::{Publish, PublishItem};
 pub use reply::{CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Refusal, Reply};
 pub use retention::{Relocation, Retention, Trim};
+pub use retry::{Backoff, Curve, DeathReason, GROWTH_MAX, Redrive, Redriven, UpdateGroup};
 pub use schema::{CreateGroup, CreateTopic, Exhausted, Found, Order, OrderRule, Subscribe};
 pub use transaction::{Checked, Decided, Decider, Decision, End, HalfItem, Prepare, Transaction};
 
@@ -101,6 +103,8 @@ pub enum Command {
     Check(Vec<Checked>),
     /// Whoever is to be asked about it is asked again, from the first check on.
     Resume(Transaction),
+    Redrive(Redrive),
+    UpdateGroup(UpdateGroup),
 }
 
 impl Command {

@@ -233,13 +233,16 @@ fn command() -> impl Strategy<Value = Command> {
         delay(),
         transactions(),
         any::<u64>().prop_map(|topic| Command::DeleteTopic { topic: TopicId::new(topic) }),
-        ("[a-z]{1,120}", any::<u32>(), vec(any::<u64>().prop_map(Millis::new), 0..18), rule())
-            .prop_map(|(name, attempts_max, backoff, rule)| Command::CreateGroup(CreateGroup {
+        ("[a-z]{1,120}", any::<u32>(), backoff(), rule(), any::<Option<u64>>()).prop_map(
+            |(name, attempts_max, backoff, rule, keep)| Command::CreateGroup(CreateGroup {
                 name: GroupName::new(&name).unwrap(),
                 attempts_max,
                 backoff,
                 rule,
-            })),
+                dead_keep: keep.map(Millis::new),
+            })
+        ),
+        retries(),
         any::<(u64, u32)>().prop_map(|(topic, queues)| {
             Command::GrowTopic { topic: TopicId::new(topic), queues }
         }),
@@ -252,6 +255,36 @@ fn command() -> impl Strategy<Value = Command> {
         subscribe().prop_map(Command::Unsubscribe),
         any::<u32>().prop_map(|limit| Command::Tick { limit }),
         Just(Command::Audit),
+    ]
+}
+
+fn backoff() -> impl Strategy<Value = Backoff> {
+    prop_oneof![
+        vec(any::<u64>().prop_map(Millis::new), 0..18).prop_map(Backoff::Listed),
+        any::<(u64, u64, u32)>().prop_map(|(initial, max, growth)| {
+            let (initial, max) = (Millis::new(initial), Millis::new(max));
+            Backoff::Exponential(Curve { initial, max, growth })
+        }),
+    ]
+}
+
+fn retries() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        (any::<(u64, Option<u32>, Option<u64>)>(), proptest::option::of(backoff())).prop_map(
+            |((group, attempts_max, keep), backoff)| Command::UpdateGroup(UpdateGroup {
+                group: GroupId::new(group),
+                attempts_max,
+                backoff,
+                dead_keep: keep.map(Millis::new),
+            })
+        ),
+        (any::<(u64, u64)>(), vec(any::<u64>().prop_map(QueueOffset::new), 0..5)).prop_map(
+            |((group, topic), letters)| Command::Redrive(Redrive {
+                group: GroupId::new(group),
+                topic: TopicId::new(topic),
+                letters,
+            })
+        ),
     ]
 }
 
@@ -270,6 +303,8 @@ fn refusal() -> impl Strategy<Value = Refusal> {
         any::<u64>().prop_map(|at| Refusal::NoTransaction { at: LogPosition::new(at) }),
         decided().prop_map(|decided| Refusal::Decided { decided }),
         any::<(u64, u64)>().prop_map(|(bytes, limit)| Refusal::HalvesFull { bytes, limit }),
+        any::<String>().prop_map(|name| Refusal::NoOwner { name }),
+        any::<u64>().prop_map(|topic| Refusal::DeadLettersOnly { topic: TopicId::new(topic) }),
     ]
 }
 
@@ -290,9 +325,13 @@ fn outcome() -> impl Strategy<Value = DeliveryOutcome> {
         }),
         Just(DeliveryOutcome::Done),
         Just(DeliveryOutcome::Stale),
-        Just(DeliveryOutcome::Kept),
         refusal().prop_map(DeliveryOutcome::Refused),
     ]
+}
+
+fn redriven() -> impl Strategy<Value = Redriven> {
+    use Redriven::{Done, Full, NotFound, TargetGone};
+    proptest::sample::select(&[Done, TargetGone, NotFound, Full][..])
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
@@ -317,6 +356,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         any::<u32>().prop_map(|version| Reply::Subscribed { version }),
         any::<u32>().prop_map(|fired| Reply::Ticked { fired }),
+        vec(redriven(), 0..4).prop_map(Reply::Redriven),
         vec(any::<(u64, bool)>(), 0..4).prop_map(|prepared| {
             let one = |(at, repeated)| Prepared { at: LogPosition::new(at), repeated };
             Reply::Prepared(prepared.into_iter().map(one).collect())

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{CommandError, Decided, Scheduled, TimerOutcome, Unit, codec};
+use super::{CommandError, Decided, Redriven, Scheduled, TimerOutcome, Unit, codec};
 use crate::base::{
     CheckoutId, GroupId, LogIndex, LogPosition, QueueId, QueueOffset, TopicId, UtcMillis,
 };
@@ -48,6 +48,8 @@ pub enum Reply {
     /// One for each message of the entry, in order.
     Scheduled(Vec<Scheduled>),
     Timer(TimerOutcome),
+    /// One for each dead letter, in order.
+    Redriven(Vec<Redriven>),
 }
 
 impl Reply {
@@ -84,8 +86,6 @@ pub enum DeliveryOutcome {
     Done,
     /// The handle names a delivery that is over.
     Stale,
-    /// Given up, but not to be dropped: it stays with the group.
-    Kept,
     /// The topic or the group is gone.
     Refused(Refusal),
 }
@@ -160,4 +160,8 @@ pub enum Refusal {
          commit, roll back or wait for the checks"
     )]
     HalvesFull { bytes: u64, limit: u64 },
+    #[error("topic {name} is for the dead letters of a consumer group that does not exist")]
+    NoOwner { name: String },
+    #[error("topic {topic} takes dead letters only, and no messages of producers")]
+    DeadLettersOnly { topic: TopicId },
 }

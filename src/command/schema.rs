@@ -1,5 +1,6 @@
 //! Topics, groups and subscriptions.
 
+use super::Backoff;
 use crate::base::{ClusterId, GroupId, GroupName, Millis, TopicId, TopicName};
 use crate::message::MessageKind;
 
@@ -28,9 +29,10 @@ pub struct CreateGroup {
     pub name: GroupName,
     /// Deliveries a message gets before it counts as exhausted, 1 to 1000.
     pub attempts_max: u32,
-    /// Waiting time after the n-th failed attempt; the last one repeats. Told to clients.
-    pub backoff: Vec<Millis>,
+    pub backoff: Backoff,
     pub rule: OrderRule,
+    /// How long its dead letters can be read; `None` as long as the broker group keeps its log.
+    pub dead_keep: Option<Millis>,
 }
 
 /// What a consumer group does about the order of messages that share a message group.
@@ -60,7 +62,7 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exhausted {
-    /// It is dead, and the next one comes.
+    /// It is a dead letter, and the next one comes.
     #[default]
     Dead = 1,
     /// The message group stands still until somebody resumes it.

@@ -1,14 +1,15 @@
 //! AckMessage, ChangeInvisibleDuration, and giving a message up.
 
 use crate::base::Millis;
-use crate::broker::{AckRequest, Broker, GivenUp, HoldError, HoldRequest};
+use crate::broker::{AckRequest, Broker, HoldError, HoldRequest};
 use crate::wire::rocketmq as v2;
 
 use super::limits;
 use super::metadata::Caller;
 use super::status::{Refused, common, ok};
 
-/// How long a message that its consumer gave up stays hidden while there are no dead letters.
+/// How long a message that its consumer gave up stays hidden where it may not become a dead letter:
+/// its group took it from its own dead letters, or there is no room for more.
 const GIVEN_UP: Millis = Millis::from_secs(60);
 
 pub(super) async fn ack(
@@ -74,8 +75,7 @@ async fn hold(
     Ok(broker.hold(hold).await?)
 }
 
-/// In order, the group is done with the message as its rule says. There are no dead letters for
-/// others yet, and such a message must not be dropped: it stays hidden for a while and comes again.
+/// The message becomes a dead letter, or its message group stands still as the group's rule says.
 /// Clients repeat everything but OK for ever, so a delivery that is over is OK.
 pub(super) async fn forward_to_dead_letters(
     broker: &Broker,
@@ -90,9 +90,7 @@ pub(super) async fn forward_to_dead_letters(
         deadline: caller.answer_by(),
     };
     match broker.give_up(hold).await {
-        Ok(GivenUp::Done) => Ok(v2::ForwardMessageToDeadLetterQueueResponse { status: Some(ok()) }),
-        Ok(GivenUp::Kept) => Err(Refused::not_yet("moving messages to a dead letter queue")),
-        Err(HoldError::BadHandle(_)) => {
+        Ok(()) | Err(HoldError::BadHandle(_)) => {
             Ok(v2::ForwardMessageToDeadLetterQueueResponse { status: Some(ok()) })
         }
         Err(error) => Err(error.into()),

@@ -13,7 +13,7 @@ use crate::message::MessageKind;
 use crate::wire::raftmq as v1;
 
 use super::status::{group_status, timer_status, topic_status, unavailable};
-use super::{members, recall, transactions};
+use super::{dead_letters, members, recall, transactions};
 
 /// What a request without its own values gets.
 const QUEUES_DEFAULT: u32 = 8;
@@ -234,6 +234,28 @@ impl v1::admin_server::Admin for Admin {
     ) -> Result<Response<v1::DecideTransactionResponse>, Status> {
         transactions::decide(&self.broker, self.allow(request)?).await.map(Response::new)
     }
+
+    async fn update_group(
+        &self,
+        request: Request<v1::UpdateGroupRequest>,
+    ) -> Result<Response<v1::Group>, Status> {
+        let updated = dead_letters::update_group(&self.broker, self.allow(request)?).await?;
+        Ok(Response::new(group(updated)))
+    }
+
+    async fn list_dead_letters(
+        &self,
+        request: Request<v1::ListDeadLettersRequest>,
+    ) -> Result<Response<v1::ListDeadLettersResponse>, Status> {
+        dead_letters::list(&self.broker, self.allow(request)?).await.map(Response::new)
+    }
+
+    async fn redrive_dead_letters(
+        &self,
+        request: Request<v1::RedriveDeadLettersRequest>,
+    ) -> Result<Response<v1::RedriveDeadLettersResponse>, Status> {
+        dead_letters::redrive(&self.broker, self.allow(request)?).await.map(Response::new)
+    }
 }
 
 fn bad_name(error: NameError) -> Status {
@@ -244,11 +266,11 @@ pub(super) fn topic_name(name: &str) -> Result<TopicName, Status> {
     TopicName::new(name).map_err(bad_name)
 }
 
-fn group_name(name: &str) -> Result<GroupName, Status> {
+pub(super) fn group_name(name: &str) -> Result<GroupName, Status> {
     GroupName::new(name).map_err(bad_name)
 }
 
-fn broker_groups(names: &[String]) -> Result<Vec<BrokerGroupName>, Status> {
+pub(super) fn broker_groups(names: &[String]) -> Result<Vec<BrokerGroupName>, Status> {
     names.iter().map(|name| BrokerGroupName::new(name).map_err(bad_name)).collect()
 }
 
@@ -277,10 +299,10 @@ fn kinds(names: &[String]) -> Result<Vec<MessageKind>, Status> {
 }
 
 fn new_group(request: v1::CreateGroupRequest) -> Result<NewGroup, Status> {
-    let backoff = if request.backoff.is_empty() {
-        DELAY_LEVELS.to_vec()
+    let backoff = if request.backoff.is_empty() && request.curve.is_none() {
+        DELAY_LEVELS.to_vec().into()
     } else {
-        request.backoff.into_iter().map(Millis::new).collect()
+        dead_letters::backoff(request.backoff, request.curve)?
     };
     Ok(NewGroup {
         name: group_name(&request.name)?,
@@ -292,6 +314,7 @@ fn new_group(request: v1::CreateGroupRequest) -> Result<NewGroup, Status> {
         backoff,
         rule: rule(&request.order, &request.exhausted)?,
         broker_groups: broker_groups(&request.broker_groups)?,
+        dead_keep: (request.dead_keep_millis > 0).then(|| Millis::new(request.dead_keep_millis)),
     })
 }
 
@@ -338,16 +361,22 @@ fn group(info: GroupInfo) -> v1::Group {
         expired: topic.expired,
         dead: topic.dead,
         stopped: topic.stopped,
+        dead_letters: topic.dead_letters,
     };
-    let part = |part: GroupPart| v1::GroupPart {
-        broker_group: part.broker_group.to_string(),
-        id: part.id.get(),
-        attempts_max: part.attempts_max,
-        backoff: part.backoff.into_iter().map(Millis::get).collect(),
-        created: part.created.get(),
-        topics: part.topics.into_iter().map(topic).collect(),
-        order: part.rule.order.name().to_owned(),
-        exhausted: part.rule.exhausted.name().to_owned(),
+    let part = |part: GroupPart| {
+        let (backoff, curve) = dead_letters::told(part.backoff);
+        v1::GroupPart {
+            broker_group: part.broker_group.to_string(),
+            id: part.id.get(),
+            attempts_max: part.attempts_max,
+            backoff,
+            created: part.created.get(),
+            topics: part.topics.into_iter().map(topic).collect(),
+            order: part.rule.order.name().to_owned(),
+            exhausted: part.rule.exhausted.name().to_owned(),
+            curve,
+            dead_keep_millis: part.dead_keep.map_or(0, Millis::get),
+        }
     };
     v1::Group {
         name: info.name.to_string(),
@@ -419,7 +448,7 @@ mod tests {
     fn absent_values_have_defaults() {
         let request = v1::CreateGroupRequest { name: "g".into(), ..Default::default() };
         let group = new_group(request).unwrap();
-        assert_eq!((group.attempts_max, group.backoff.len()), (17, 18));
+        assert_eq!((group.attempts_max, group.backoff), (17, DELAY_LEVELS.to_vec().into()));
         assert_eq!([page(0), page(5), page(5000)], [100, 5, 999]);
     }
 }

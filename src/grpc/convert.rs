@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use md5::{Digest, Md5};
 
 use crate::base::{Millis, TopicName, UtcMillis};
-use crate::broker::{BrokerNode, Delivered};
+use crate::broker::{BrokerNode, DeathFacts, Delivered};
 use crate::message::{BodyEncoding, Message, MessageKind};
 use crate::wire::rocketmq::{self as v2, Code};
 
@@ -90,7 +90,15 @@ fn encoding(number: i32) -> Result<BodyEncoding, Refused> {
 
 /// A message on its way to a consumer that asked for `topic`.
 pub(super) fn delivered(delivered: Delivered, topic: v2::Resource) -> v2::Message {
-    let message = delivered.message;
+    let mut message = delivered.message;
+    let dead_letter_queue = delivered.death.as_ref().map(|facts| v2::DeadLetterQueue {
+        topic: facts.topic.to_string(),
+        message_id: message.message_id.clone(),
+    });
+    if let Some(facts) = &delivered.death {
+        let told = death_properties(facts, &message.message_id);
+        message.properties.extend(told);
+    }
     let encoding = match message.encoding {
         BodyEncoding::Identity => v2::Encoding::Identity,
         BodyEncoding::Gzip => v2::Encoding::Gzip,
@@ -114,6 +122,7 @@ pub(super) fn delivered(delivered: Delivered, topic: v2::Resource) -> v2::Messag
         trace_context: message.trace_context,
         delivery_timestamp: message.deliver_at.map(timestamp),
         priority: message.priority.map(|number| i32::try_from(number).unwrap_or(i32::MAX)),
+        dead_letter_queue,
         ..v2::SystemProperties::default()
     };
     v2::Message {
@@ -122,6 +131,21 @@ pub(super) fn delivered(delivered: Delivered, topic: v2::Resource) -> v2::Messag
         system_properties: Some(system),
         body: message.body,
     }
+}
+
+/// What is told of a dead letter, beside what its producer wrote. The first two names are RocketMQ's;
+/// it has none for the others.
+fn death_properties(facts: &DeathFacts, message_id: &str) -> [(String, String); 7] {
+    [
+        ("DLQ_ORIGIN_TOPIC", facts.topic.to_string()),
+        ("DLQ_ORIGIN_MESSAGE_ID", message_id.to_owned()),
+        ("RAFTMQ_DLQ_ORIGIN_QUEUE", facts.queue.to_string()),
+        ("RAFTMQ_DLQ_ORIGIN_OFFSET", facts.offset.to_string()),
+        ("RAFTMQ_DLQ_ATTEMPTS", facts.attempts.to_string()),
+        ("RAFTMQ_DLQ_REASON", facts.reason.name().to_owned()),
+        ("RAFTMQ_DLQ_TIME", facts.died.get().to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
 }
 
 /// MD5 in upper-case digits: push consumers silently drop a message whose digest has other case,
@@ -253,6 +277,7 @@ mod tests {
             store_host: "s".into(),
             attempt: 2,
             handle: "handle".into(),
+            death: None,
         };
         let back = delivered(handed_out, resource());
         assert_eq!(back.topic, published.topic);
@@ -275,6 +300,48 @@ mod tests {
         assert_eq!(after.receipt_handle.as_deref(), Some("handle"));
         // MD5 of "abc" as RFC 1321 lists it, in upper case.
         assert_eq!(after.body_digest.unwrap().checksum, "900150983CD24FB0D6963F7D28E17F72");
+    }
+
+    #[test]
+    fn a_dead_letter_says_how_it_died() {
+        let topic = TopicName::new("orders").unwrap();
+        let bare = v2::Message { body: Bytes::from_static(b"x"), ..Default::default() };
+        let mut message = message(bare, &topic, MessageKind::Normal, peer()).unwrap();
+        message.message_id = "id".into();
+        let death = Some(DeathFacts {
+            topic,
+            queue: QueueId::new(3),
+            offset: QueueOffset::new(4),
+            attempts: 16,
+            reason: crate::broker::DeathReason::Returned,
+            died: UtcMillis::new(9000),
+        });
+        let handed_out = Delivered {
+            message,
+            queue: QueueId::new(0),
+            offset: QueueOffset::new(7),
+            stored: UtcMillis::new(9000),
+            store_host: "s".into(),
+            attempt: 1,
+            handle: "handle".into(),
+            death,
+        };
+        let letters = v2::Resource { name: "%DLQ%g".into(), ..Default::default() };
+        let told = delivered(handed_out, letters.clone());
+        assert_eq!(told.topic, Some(letters), "it is a message of the topic that was asked");
+        let dead = told.system_properties.unwrap().dead_letter_queue.unwrap();
+        assert_eq!((dead.topic.as_str(), dead.message_id.as_str()), ("orders", "id"));
+        for (name, value) in [
+            ("DLQ_ORIGIN_TOPIC", "orders"),
+            ("DLQ_ORIGIN_MESSAGE_ID", "id"),
+            ("RAFTMQ_DLQ_ORIGIN_QUEUE", "3"),
+            ("RAFTMQ_DLQ_ORIGIN_OFFSET", "4"),
+            ("RAFTMQ_DLQ_ATTEMPTS", "16"),
+            ("RAFTMQ_DLQ_REASON", "returned"),
+            ("RAFTMQ_DLQ_TIME", "9000"),
+        ] {
+            assert_eq!(told.user_properties[name], value, "{name}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod ack;
 mod admin;
 mod budget;
 mod convert;
+mod dead_letters;
 mod ending;
 mod heartbeat;
 mod limits;

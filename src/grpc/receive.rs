@@ -288,6 +288,7 @@ mod tests {
             store_host: "s".into(),
             attempt: 1,
             handle: offset.to_string(),
+            death: None,
         };
         (0..count).map(one).collect()
     }

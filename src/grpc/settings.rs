@@ -3,7 +3,7 @@
 use tonic::Status;
 
 use crate::base::{GroupName, Millis, TopicName};
-use crate::broker::{ClientKind, NewGroup, Order};
+use crate::broker::{Backoff, ClientKind, NewGroup, Order};
 use crate::wire::rocketmq::{self as v2, ClientType, settings::PubSub};
 
 use super::receive::POLL_MAX;
@@ -119,29 +119,50 @@ fn send_policy() -> v2::RetryPolicy {
     }
 }
 
-/// A list of pauses is what most consumers understand.
+/// As the group is configured; a list of pauses is what most consumers understand.
 fn receive_policy(group: &NewGroup) -> v2::RetryPolicy {
-    let next = group.backoff.iter().copied().map(convert::duration).collect();
+    use v2::retry_policy::Strategy;
+    let strategy = match &group.backoff {
+        Backoff::Listed(pauses) => {
+            let next = pauses.iter().copied().map(convert::duration).collect();
+            Strategy::CustomizedBackoff(v2::CustomizedBackoff { next })
+        }
+        Backoff::Exponential(curve) => Strategy::ExponentialBackoff(v2::ExponentialBackoff {
+            initial: Some(convert::duration(curve.initial)),
+            max: Some(convert::duration(curve.max)),
+            multiplier: thousandths(curve.growth),
+        }),
+    };
     v2::RetryPolicy {
         max_attempts: i32::try_from(group.attempts_max).unwrap_or(i32::MAX),
-        strategy: Some(v2::retry_policy::Strategy::CustomizedBackoff(v2::CustomizedBackoff {
-            next,
-        })),
+        strategy: Some(strategy),
     }
+}
+
+/// Exact as far as a float of 32 bits is, which holds all whole factors that there may be.
+fn thousandths(number: u32) -> f32 {
+    let (whole, part) = (number / 1000, number % 1000);
+    let float = |number: u32| u16::try_from(number).map_or(f32::MAX, f32::from);
+    float(whole) + float(part) / 1000.0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::OrderRule;
+    use crate::broker::{Curve, OrderRule};
     use crate::wire::rocketmq::Code;
     use std::collections::HashMap;
     use v2::retry_policy::Strategy;
 
     fn of_group(name: &GroupName) -> NewGroup {
-        let backoff = vec![Millis::from_secs(1), Millis::from_secs(5)];
-        let (rule, broker_groups) = (OrderRule::default(), Vec::new());
-        NewGroup { name: name.clone(), attempts_max: 17, backoff, rule, broker_groups }
+        NewGroup {
+            name: name.clone(),
+            attempts_max: 17,
+            backoff: vec![Millis::from_secs(1), Millis::from_secs(5)].into(),
+            rule: OrderRule::default(),
+            broker_groups: Vec::new(),
+            dead_keep: None,
+        }
     }
 
     fn resource(name: &str) -> v2::Resource {
@@ -232,6 +253,23 @@ mod tests {
         assert_eq!(subscription.fifo, Some(true));
         let (_, stated) = merge(consumer(ClientType::SimpleConsumer), of_group).unwrap();
         assert_eq!(stated.kind, ClientKind::SimpleConsumer);
+    }
+
+    #[test]
+    fn a_group_with_a_curve_tells_it() {
+        let curved = |name: &GroupName| {
+            let (initial, max) = (Millis::from_secs(1), Millis::from_secs(600));
+            let backoff = Backoff::Exponential(Curve { initial, max, growth: 1500 });
+            NewGroup { backoff, attempts_max: 3, ..of_group(name) }
+        };
+        let (settings, _) = merge(consumer(ClientType::PushConsumer), curved).unwrap();
+        let policy = settings.backoff_policy.unwrap();
+        assert_eq!(policy.max_attempts, 3);
+        let Some(Strategy::ExponentialBackoff(told)) = policy.strategy else {
+            panic!("not exponential")
+        };
+        assert_eq!((told.initial.unwrap().seconds, told.max.unwrap().seconds), (1, 600));
+        assert!((told.multiplier - 1.5).abs() < f32::EPSILON);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use crate::base::NameError;
 use crate::broker::{
     AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,
     DiskFull, EndError, GroupError, HalvesFull, HoldError, KindConflict, KindNotYet, LimitError,
-    NoGroup, NoTopic, NoTransaction, Overloaded, ReceiveError, RouteError, SendError, TimerError,
-    TopicError, Unavailable,
+    NoGroup, NoTopic, NoTransaction, NotWritable, Overloaded, ReceiveError, RouteError, SendError,
+    TimerError, TopicError, Unavailable,
 };
 use crate::wire::rocketmq::{self as v2, Code};
 
@@ -108,6 +108,7 @@ causes!(
     NoGroup => ConsumerGroupNotFound,
     KindConflict => MessagePropertyConflictWithType,
     KindNotYet => NotImplemented,
+    NotWritable => Forbidden,
     LimitError => BadRequest,
     DelayTooLong => IllegalDeliveryTime,
     BadRecallHandle => BadRequest,
@@ -145,8 +146,8 @@ macro_rules! operations {
 operations! {
     SendError {
         SendError::Limit(_) => PayloadTooLarge,
-        ; NoTopic, KindConflict, KindNotYet, DelayTooLong, Overloaded, DiskFull, HalvesFull,
-          Unavailable
+        ; NoTopic, KindConflict, KindNotYet, NotWritable, DelayTooLong, Overloaded, DiskFull,
+          HalvesFull, Unavailable
     }
     ReceiveError {
         ReceiveError::Filter(_) => IllegalFilterExpression,

@@ -108,6 +108,7 @@ pub(super) fn question(check: TransactionCheck, topic: v2::Resource) -> v2::Tele
         store_host: check.store_host,
         attempt: 1,
         handle: String::new(),
+        death: None,
     };
     let command = v2::RecoverOrphanedTransactionCommand {
         message: Some(convert::delivered(message, topic)),

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use super::dead_letters::Ends;
 use super::deliveries::{Bounds, Rule};
 use super::effect::{Effect, ReadyCounts};
 use super::error::ApplyError;
 use super::state::State;
-use super::{Applied, Entry};
+use super::{Applied, Entry, topics};
 use crate::base::{GroupId, LogIndex, QueueId, TopicId};
 use crate::command::{
-    CheckedOut, Command, CreateTopic, Delivery, DeliveryOutcome, Publish, PublishItem, Published,
-    Refusal, Reply, Subscribe, Unit,
+    CheckedOut, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome, Publish, PublishItem,
+    Published, Refusal, Reply, Subscribe, Unit,
 };
 
 impl State {
@@ -71,17 +72,15 @@ impl State {
                 Reply::Done
             }
             Command::Publish(publish) => return self.publish(entry, &publish, effects),
-            Command::Deliveries(deliveries) => self.deliver(entry, &deliveries, effects),
+            Command::Deliveries(deliveries) => return self.deliver(entry, &deliveries, effects),
             Command::CreateTopic(create) => self.create_topic(entry, &create),
             Command::DeleteTopic { topic } => self.delete_topic(entry, topic, effects),
-            Command::CreateGroup(create) => self.groups.create(&create, entry.stamp),
-            Command::DeleteGroup { group } => self.delete_group(group, effects),
+            Command::CreateGroup(create) => self.create_group(entry, &create),
+            Command::DeleteGroup { group } => self.delete_group(entry, group, effects),
             Command::Subscribe(subscribe) => self.subscribe(subscribe),
             Command::Unsubscribe(subscribe) => self.subscriptions.remove(&subscribe),
             Command::Tick { limit } => {
-                let ready = self.deliveries.tick(entry.stamp, limit);
-                let ended = ready.total();
-                effects.extend(ready.effects());
+                let ended = self.end_deadlines(entry, limit, effects)?;
                 let fired = ended + self.fire(entry, limit, effects)?;
                 Reply::Ticked { fired }
             }
@@ -104,10 +103,15 @@ impl State {
             Command::End(end) => return self.end_transaction(entry, &end, effects),
             Command::Check(checks) => self.note_checks(entry, &checks),
             Command::Resume(transaction) => self.resume(entry, transaction),
+            Command::Redrive(redrive) => self.redrive(entry, &redrive, effects),
+            Command::UpdateGroup(update) => self.update_group(&update),
         })
     }
 
     fn create_topic(&mut self, entry: &Entry, create: &CreateTopic) -> Reply {
+        if create.name.is_for_dead_letters() {
+            return self.create_dead_letters(entry, create);
+        }
         let reply = self.topics.create(create, entry.stamp, self.longest());
         if let Reply::TopicCreated { topic, existed: false } = reply {
             self.queues.add_topic(topic, create.queues);
@@ -124,6 +128,7 @@ impl State {
         self.deliveries.drop_topic(topic);
         self.halves.drop_topic(topic, self.deliveries.references_mut());
         self.late.drop_topic(topic, self.deliveries.references_mut());
+        self.dead.drop_topic(topic, &mut self.deliveries);
         self.marks.drop_topic(topic);
         self.timers.drop_topic(topic, entry.stamp);
         effects.push(Effect::TopicGone { topic });
@@ -131,6 +136,9 @@ impl State {
     }
 
     fn grow_topic(&mut self, topic: TopicId, queues: u32) -> Reply {
+        if self.owner_of(topic).is_some() && queues > 1 {
+            return Reply::Refused(topics::limit("queues of a topic for dead letters", 1));
+        }
         match self.topics.grow(topic, queues) {
             Ok(()) => self.queues.grow_topic(topic, queues),
             Err(refusal) => return Reply::Refused(refusal),
@@ -154,9 +162,22 @@ impl State {
         Some(group.rule_on(topic))
     }
 
-    fn delete_group(&mut self, group: GroupId, effects: &mut Vec<Effect>) -> Reply {
+    fn create_group(&mut self, entry: &Entry, create: &CreateGroup) -> Reply {
+        if let Some(keep) = create.dead_keep
+            && let Err(refusal) = topics::check_keep(keep, self.longest())
+        {
+            return Reply::Refused(refusal);
+        }
+        self.groups.create(create, entry.stamp)
+    }
+
+    fn delete_group(&mut self, entry: &Entry, group: GroupId, effects: &mut Vec<Effect>) -> Reply {
+        let letters = self.dead_letters_topic(group);
         if self.groups.delete(group).is_none() {
             return Reply::Refused(Refusal::NoGroup { group });
+        }
+        if let Some(letters) = letters {
+            self.delete_topic(entry, letters, effects);
         }
         self.subscriptions.drop_group(group);
         self.deliveries.drop_group(group);
@@ -218,6 +239,9 @@ impl State {
 
     fn check_publish(&self, publish: &Publish) -> Result<(), Refusal> {
         let topic = self.topics.get(publish.topic)?;
+        if topic.name.is_for_dead_letters() {
+            return Err(Refusal::DeadLettersOnly { topic: topic.id });
+        }
         publish.items.iter().try_for_each(|item| topic.check_queue(item.queue))
     }
 
@@ -226,18 +250,37 @@ impl State {
         entry: &Entry,
         deliveries: &[Delivery],
         effects: &mut Vec<Effect>,
-    ) -> Reply {
-        let mut ready = ReadyCounts::default();
+    ) -> io::Result<Reply> {
+        let mut ends = Ends::default();
         let mut outcomes = Vec::with_capacity(deliveries.len());
         for delivery in deliveries {
             let outcome = match self.check_delivery(delivery) {
-                Ok(()) => self.deliver_one(entry, delivery, &mut ready),
+                Ok(()) => self.deliver_one(entry, delivery, &mut ends.ready),
                 Err(refusal) => DeliveryOutcome::Refused(refusal),
             };
+            self.bury_dying(entry, &mut ends)?;
             outcomes.push(outcome);
         }
-        effects.extend(ready.effects());
-        Reply::Deliveries(outcomes)
+        ends.effects(effects);
+        Ok(Reply::Deliveries(outcomes))
+    }
+
+    /// Ends at most `limit` of the deliveries that are due, in the order of their deadlines; answers
+    /// how many.
+    fn end_deadlines(
+        &mut self,
+        entry: &Entry,
+        limit: u32,
+        effects: &mut Vec<Effect>,
+    ) -> io::Result<u32> {
+        let mut ends = Ends::default();
+        let mut ended = 0;
+        while ended < limit && self.deliveries.tick(entry.stamp, &mut ends.ready) {
+            self.bury_dying(entry, &mut ends)?;
+            ended += 1;
+        }
+        ends.effects(effects);
+        Ok(ended)
     }
 
     /// What is handed out keeps its record by itself from now on: where the record of a delayed
@@ -295,7 +338,8 @@ impl State {
                 }
             }
             Delivery::Ack(ack) => self.deliveries.ack(ack, ready),
-            Delivery::GiveUp(given) => self.deliveries.give_up(given, stamp, ready),
+            Delivery::GiveUp(given) => self.give_up(entry, given, ready),
+            Delivery::Hold(hold) if self.died_of(hold) => DeliveryOutcome::Done,
             Delivery::Hold(hold) => self.deliveries.hold(hold, stamp, ready),
             Delivery::Renew(renew) => self.deliveries.renew(renew, stamp),
             Delivery::Release(release) => self.deliveries.release(release, stamp, ready),

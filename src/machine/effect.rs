@@ -30,6 +30,12 @@ pub enum Effect {
         topic: TopicId,
         count: u64,
     },
+    /// Messages of a topic became dead letters of a group.
+    Dead {
+        group: GroupId,
+        topic: TopicId,
+        count: u64,
+    },
 }
 
 /// How many messages became visible again, summed per group and topic within one entry.
@@ -39,10 +45,6 @@ pub(super) struct ReadyCounts(BTreeMap<(GroupId, TopicId), u32>);
 impl ReadyCounts {
     pub(super) fn add(&mut self, group: GroupId, topic: TopicId) {
         *self.0.entry((group, topic)).or_default() += 1;
-    }
-
-    pub(super) fn total(&self) -> u32 {
-        self.0.values().sum()
     }
 
     pub(super) fn effects(self) -> impl Iterator<Item = Effect> {

@@ -9,7 +9,9 @@ use super::error::SectionError;
 use super::limits::GROUPS_MAX;
 use super::topics::Topic;
 use crate::base::{GroupId, GroupName, Millis, UtcMillis};
-use crate::command::{CreateGroup, Order, OrderRule, Reader, Refusal, Reply, Writer};
+use crate::command::{
+    Backoff, CreateGroup, Order, OrderRule, Reader, Refusal, Reply, UpdateGroup, Writer,
+};
 use crate::message::MessageKind;
 
 /// One incarnation of a consumer group's name.
@@ -17,14 +19,14 @@ use crate::message::MessageKind;
 pub struct Group {
     pub id: GroupId,
     pub name: GroupName,
-    /// Deliveries a message gets before it counts as exhausted. In order, `rule` says what follows;
-    /// otherwise it is redelivered none the less until dead letters exist.
+    /// Deliveries a message gets. What follows is a dead letter; in order, what `rule` says.
     pub attempts_max: u32,
-    /// Waiting time after the n-th failed attempt; the last one repeats.
-    pub backoff: Vec<Millis>,
+    pub backoff: Backoff,
     /// The stamp of the entry that created it.
     pub created: UtcMillis,
     pub rule: OrderRule,
+    /// How long its dead letters can be read; `None` as long as the log is kept.
+    pub dead_keep: Option<Millis>,
 }
 
 impl Group {
@@ -64,8 +66,23 @@ impl Groups {
             backoff: create.backoff.clone(),
             created: stamp,
             rule: create.rule,
+            dead_keep: create.dead_keep,
         });
         Reply::GroupCreated { group: id, existed: false }
+    }
+
+    /// What is absent stays as it was.
+    pub(super) fn update(&mut self, update: &UpdateGroup) -> Result<&Group, Refusal> {
+        let id = update.group;
+        let group = self.by_id.get_mut(&id).ok_or(Refusal::NoGroup { group: id })?;
+        group.attempts_max = update.attempts_max.unwrap_or(group.attempts_max);
+        if let Some(backoff) = &update.backoff {
+            group.backoff = backoff.clone();
+        }
+        if let Some(keep) = update.dead_keep {
+            group.dead_keep = Some(keep).filter(|keep| *keep != Millis::ZERO);
+        }
+        Ok(group)
     }
 
     fn insert(&mut self, group: Group) {
@@ -109,9 +126,10 @@ impl Groups {
             w.put(&group.id);
             w.put(&group.name);
             w.u32(group.attempts_max);
-            w.list(&group.backoff, |w, wait| w.put(wait));
+            w.put(&group.backoff);
             w.put(&group.created);
             w.put(&group.rule);
+            w.option(group.dead_keep.as_ref(), |w, keep| w.put(keep));
         });
     }
 
@@ -122,9 +140,10 @@ impl Groups {
                 id: r.get()?,
                 name: r.get()?,
                 attempts_max: r.u32()?,
-                backoff: r.list(Reader::get)?,
+                backoff: r.get()?,
                 created: r.get()?,
                 rule: r.get()?,
+                dead_keep: r.option(Reader::get)?,
             };
             let fresh =
                 !groups.by_id.contains_key(&group.id) && groups.by_name(&group.name).is_none();

@@ -13,21 +13,31 @@ use crate::base::{LogPosition, QueueId, QueueOffset, TopicId};
 use crate::command::{Reader, Unit, Writer};
 
 #[derive(Debug, Default)]
-pub(super) struct LateUnits(BTreeMap<UnitAt, Unit>);
+pub(super) struct LateUnits {
+    units: BTreeMap<UnitAt, Unit>,
+    /// Of all their records: derived.
+    bytes: u64,
+}
 
 impl LateUnits {
     pub(super) fn add(&mut self, at: UnitAt, unit: Unit, references: &mut References) {
         references.hold(unit.position, Holder::Late(at));
-        let fresh = self.0.insert(at, unit);
+        self.bytes += u64::from(unit.size);
+        let fresh = self.units.insert(at, unit);
         assert!(fresh.is_none(), "a unit has one place");
     }
 
     pub(super) fn get(&self, at: &UnitAt) -> Option<Unit> {
-        self.0.get(at).copied()
+        self.units.get(at).copied()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.units.len()
+    }
+
+    /// Of all records that are kept for them, wherever the front is.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The queue starts at `start` from now on.
@@ -50,15 +60,16 @@ impl LateUnits {
     }
 
     fn drop_range(&mut self, (from, to): (UnitAt, UnitAt), references: &mut References) {
-        let gone: Vec<UnitAt> = self.0.range(from..to).map(|(at, _)| *at).collect();
+        let gone: Vec<UnitAt> = self.units.range(from..to).map(|(at, _)| *at).collect();
         for at in gone {
-            let unit = self.0.remove(&at).expect("found just now");
+            let unit = self.units.remove(&at).expect("found just now");
+            self.bytes -= u64::from(unit.size);
             references.release(unit.position, Holder::Late(at));
         }
     }
 
     pub(super) fn write(&self, writer: &mut Writer) {
-        write_rows(writer, self.0.iter(), |w, (at, unit)| {
+        write_rows(writer, self.units.iter(), |w, (at, unit)| {
             w.put(&at.topic);
             w.put(&at.queue);
             w.put(&at.offset);
@@ -74,7 +85,7 @@ impl LateUnits {
         read_rows(reader, |r| {
             let at = UnitAt { topic: r.get()?, queue: r.get()?, offset: r.get()? };
             let unit: Unit = r.get()?;
-            require(!late.0.contains_key(&at), "a unit is late twice")?;
+            require(!late.units.contains_key(&at), "a unit is late twice")?;
             late.add(at, unit, references);
             Ok(())
         })?;
@@ -87,7 +98,7 @@ impl LateUnits {
         bounds: impl Fn(TopicId, QueueId) -> Option<(QueueOffset, QueueOffset)>,
         mark: LogPosition,
     ) -> Result<(), SectionError> {
-        for (at, unit) in &self.0 {
+        for (at, unit) in &self.units {
             let within = bounds(at.topic, at.queue)
                 .is_some_and(|(start, end)| start <= at.offset && at.offset < end);
             require(within, "a late unit that its queue does not have")?;

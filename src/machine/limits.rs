@@ -55,6 +55,12 @@ pub const DECIDED_MAX: usize = 1 << 18;
 /// … and for any time while it is among the last this many.
 pub const DECIDED_MIN: usize = 1 << 14;
 
+/// Most dead letters of a broker group, each of about 300 bytes of memory. Beyond, and while the
+/// records of late units have more bytes than may be, messages stay with their groups and come again.
+pub const DEAD_LETTERS_MAX: usize = 1 << 20;
+/// Most dead letters of one redrive.
+pub const REDRIVE_MAX: usize = 1000;
+
 const _: () = assert!(DECIDED_MIN <= DECIDED_MAX);
 const _: () = assert!(DEDUP_MIN <= DEDUP_MAX && DEDUP_MAX <= u32::MAX as u64);
 const _: () = assert!(ENDED_MIN <= ENDED_MAX && TIMERS_MAX < u32::MAX as usize);

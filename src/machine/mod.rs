@@ -14,6 +14,7 @@ mod apply;
 mod checkpoint;
 mod codec;
 mod consume_queue;
+mod dead_letters;
 mod dedup;
 mod delay;
 mod deliveries;
@@ -52,15 +53,18 @@ use crate::env::Env;
 
 pub use self::checkpoint::{Checkpoint, Frozen};
 pub use self::consume_queue::UnitsCursor;
-pub use self::deliveries::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
+pub use self::dead_letters::DeadLetter;
+pub use self::deliveries::{
+    CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal, Standing,
+};
 pub use self::effect::Effect;
 pub use self::error::{ApplyError, CheckpointError, InstallError, OpenError};
 pub use self::groups::Group;
 pub use self::limits::{
-    DECIDED_MAX, DECIDED_MIN, DECIDED_WINDOW, DEDUP_MAX, DEDUP_MIN, DEDUP_WINDOW, EXPRESSION_MAX,
-    GROUP_TOPICS_MAX, GROUPS_MAX, HALVES_MAX, MARKS_MAX, PENDING_BYTES_MAX, PENDING_MAX,
-    PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, SUBSCRIPTIONS_MAX, TIMERS_MAX, TOPICS_MAX,
-    VIEW_MAX,
+    DEAD_LETTERS_MAX, DECIDED_MAX, DECIDED_MIN, DECIDED_WINDOW, DEDUP_MAX, DEDUP_MIN, DEDUP_WINDOW,
+    EXPRESSION_MAX, GROUP_TOPICS_MAX, GROUPS_MAX, HALVES_MAX, MARKS_MAX, PENDING_BYTES_MAX,
+    PENDING_MAX, PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, REDRIVE_MAX,
+    SUBSCRIPTIONS_MAX, TIMERS_MAX, TOPICS_MAX, VIEW_MAX,
 };
 pub use self::retention::{Front, Mark};
 pub use self::state::State;

@@ -47,6 +47,7 @@ impl State {
                 continue;
             };
             self.late.drop_below((topic, queue), end, self.deliveries.references_mut());
+            self.dead.drop_below(topic, end, &mut self.deliveries);
             let queues = starts.entry(topic).or_default();
             queues.entry(queue).and_modify(|(_, start)| *start = end).or_insert((before, end));
         }

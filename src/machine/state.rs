@@ -5,9 +5,10 @@ use std::io;
 use bytes::Bytes;
 
 use super::consume_queue::{ConsumeQueues, UnitsCursor};
+use super::dead_letters::DeadLetters;
 use super::dedup::Dedup;
 use super::deliveries::{
-    CheckoutInfo, Deliveries, HandleState, Holder, Lag, QueueView, ReadyMessage, Renewal,
+    CheckoutInfo, Deliveries, HandleState, Holder, Lag, QueueView, ReadyMessage, Renewal, Standing,
 };
 use super::extents::Extents;
 use super::groups::{Group, Groups};
@@ -39,6 +40,7 @@ pub struct State {
     pub(super) halves: Halves,
     pub(super) decided: DecidedMemory,
     pub(super) late: LateUnits,
+    pub(super) dead: DeadLetters,
     /// The last audit: volatile, outside the state hash.
     pub(super) audit: Option<(LogIndex, u64)>,
 }
@@ -59,6 +61,7 @@ impl State {
             halves: Halves::default(),
             decided: DecidedMemory::default(),
             late: LateUnits::default(),
+            dead: DeadLetters::default(),
             audit: None,
         }
     }
@@ -324,6 +327,16 @@ impl State {
         offset >= self.queue_start(pair.1, queue)
             && offset < self.queue_end(pair.1, queue)
             && self.deliveries.is_open(pair, queue, offset)
+    }
+
+    /// What has become of a message for a group.
+    pub fn standing(
+        &self,
+        pair: (GroupId, TopicId),
+        queue: QueueId,
+        offset: QueueOffset,
+    ) -> Standing {
+        self.deliveries.standing(pair, queue, offset)
     }
 
     /// Whether the bounds of its queue let a group have a message that was never handed out.

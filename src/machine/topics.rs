@@ -67,6 +67,15 @@ pub(super) fn limit(what: &str, limit: usize) -> Refusal {
     Refusal::Limit { what: what.to_owned(), limit: limit as u64 }
 }
 
+/// `longest` is how long the log is kept at least, 0 for ever.
+pub(super) fn check_keep(keep: Millis, longest: Millis) -> Result<(), Refusal> {
+    if keep != Millis::ZERO && (longest == Millis::ZERO || keep <= longest) {
+        return Ok(());
+    }
+    let what = "milliseconds that a topic is kept, from 1 to as long as the log".to_owned();
+    Err(Refusal::Limit { what, limit: longest.get() })
+}
+
 impl Topics {
     /// `longest` is how long the log is kept at least, 0 for ever.
     pub(super) fn create(
@@ -92,10 +101,9 @@ impl Topics {
             return Reply::Refused(refusal);
         }
         if let Some(keep) = create.keep
-            && (keep == Millis::ZERO || longest != Millis::ZERO && keep > longest)
+            && let Err(refusal) = check_keep(keep, longest)
         {
-            let what = "milliseconds that a topic is kept, from 1 to as long as the log".to_owned();
-            return Reply::Refused(Refusal::Limit { what, limit: longest.get() });
+            return Reply::Refused(refusal);
         }
         self.last_id += 1;
         let id = TopicId::new(self.last_id);
@@ -145,6 +153,11 @@ impl Topics {
         self.version += u64::from(queues > before);
         self.by_id.get_mut(&id).expect("found above").queues = queues;
         Ok(())
+    }
+
+    /// How long the messages of a topic that exists can be read from now on.
+    pub(super) fn set_keep(&mut self, id: TopicId, keep: Option<Millis>) {
+        self.by_id.get_mut(&id).expect("looked up before").keep = keep;
     }
 
     fn insert(&mut self, topic: Topic) {

@@ -58,6 +58,8 @@ catalog! {
         "Messages under way that were written again because the log's front passed them."
     EXPIRED_MESSAGES: Counter "raftmq_expired_messages_total" ["topic", "consumer_group"] Count
         "Messages that retention took before the group was done with them, since the start."
+    DEAD_LETTERS: Counter "raftmq_dead_letters_total" ["topic", "consumer_group"] Count
+        "Messages of a topic that became dead letters of a consumer group, since the start."
 
     DISK_ROOM_BYTES: Gauge "raftmq_disk_room_bytes" ["broker_group"] Bytes
         "Bytes that are free on this replica's disk or set aside for its log."

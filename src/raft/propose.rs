@@ -100,8 +100,11 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::Prepare(_)
         | Command::End(_)
         | Command::Check(_)
-        | Command::Resume(_) => true,
-        Command::DeleteTopic { .. }
+        | Command::Resume(_)
+        | Command::UpdateGroup(_) => true,
+        // The second time, what the first one sent back is not found.
+        Command::Redrive(_)
+        | Command::DeleteTopic { .. }
         | Command::DeleteGroup { .. }
         | Command::Unsubscribe(_)
         | Command::Tick { .. }
@@ -133,7 +136,9 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Audit
         | Command::End(_)
         | Command::Check(_)
-        | Command::Resume(_) => Class::Other,
+        | Command::Resume(_)
+        | Command::Redrive(_)
+        | Command::UpdateGroup(_) => Class::Other,
         Command::Relocate(_) => Class::Relocate,
         Command::Retain(_)
         | Command::PurgeIntent { .. }

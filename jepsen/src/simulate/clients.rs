@@ -254,13 +254,14 @@ impl Clients {
         let new = NewGroup {
             name: group_name(group),
             attempts_max: 1000,
-            backoff: vec![raftmq::base::Millis::new(100)],
+            backoff: vec![raftmq::base::Millis::new(100)].into(),
             // One that takes several of a message group at once, the others one at a time.
             rule: OrderRule {
                 order: if group == 0 { Order::Batch } else { Order::Single },
                 exhausted: Exhausted::Dead,
             },
             broker_groups: Vec::new(),
+            dead_keep: None,
         };
         let made = self.call(random, Duration::from_secs(4), move |broker| async move {
             broker.create_group(new).await.is_ok()

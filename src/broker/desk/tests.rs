@@ -52,8 +52,10 @@ impl Bench {
         let mut bench = Self { machine, next, end, stamp, desk, queues, next_checkout };
         let name = TopicName::new("orders").unwrap();
         bench.apply(Command::CreateTopic(CreateTopic { name, queues, kinds, keep: None }));
-        let (name, backoff) = (GroupName::new("billing").unwrap(), vec![Millis::from_secs(1)]);
-        bench.apply(Command::CreateGroup(CreateGroup { name, attempts_max: 16, backoff, rule }));
+        let name = GroupName::new("billing").unwrap();
+        let backoff = vec![Millis::from_secs(1)].into();
+        let create = CreateGroup { name, attempts_max: 16, backoff, rule, dead_keep: None };
+        bench.apply(Command::CreateGroup(create));
         for expression in live {
             let expression = (*expression).to_owned();
             bench.apply(Command::Subscribe(Subscribe { group: GROUP, topic: TOPIC, expression }));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 
 use crate::base::{GroupName, TopicName};
-use crate::broker::api::{AckRequest, Delivered, GivenUp, HoldRequest};
+use crate::broker::api::{AckRequest, Delivered, HoldRequest};
 use crate::broker::error::{AckError, BadHandle, HoldError};
 use crate::broker::{Broker, Replica, handle};
 
@@ -26,7 +26,7 @@ impl Broker {
     }
 
     /// The consumer tries a message no more.
-    pub async fn give_up(&self, request: HoldRequest) -> Result<GivenUp, HoldError> {
+    pub async fn give_up(&self, request: HoldRequest) -> Result<(), HoldError> {
         self.issuer(&request.handle)?.give_up(request).await
     }
 

@@ -106,6 +106,7 @@ pub(super) fn is_definite(error: &SendError) -> bool {
         | SendError::NoTopic(_) => true,
         SendError::KindConflict(_)
         | SendError::KindNotYet(_)
+        | SendError::NotWritable(_)
         | SendError::Limit(_)
         | SendError::DelayTooLong(_) => false,
     }

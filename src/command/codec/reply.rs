@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{Coded, CommandError, Reader, Writer};
 use crate::command::{
-    CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Refusal, Reply, Scheduled,
+    CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Redriven, Refusal, Reply, Scheduled,
 };
 
 /// The first byte of every reply.
@@ -25,13 +25,14 @@ const TIMER: u8 = 31;
 const PREPARED: u8 = 40;
 const ENDED: u8 = 41;
 const CHECKED: u8 = 42;
+const REDRIVEN: u8 = 50;
 
 // Kinds of delivery outcomes, under the same rule.
 const OUTCOME_CHECKED_OUT: u8 = 1;
 const OUTCOME_DONE: u8 = 2;
 const OUTCOME_STALE: u8 = 3;
 const OUTCOME_REFUSED: u8 = 4;
-const OUTCOME_KEPT: u8 = 20;
+// 20 was given once.
 
 // Kinds of refusals, under the same rule.
 const NO_TOPIC: u8 = 1;
@@ -47,6 +48,8 @@ const NO_TRANSACTION: u8 = 40;
 const DECIDED: u8 = 41;
 const HALVES_FULL: u8 = 42;
 const TIMERS_FULL: u8 = 50;
+const NO_OWNER: u8 = 51;
+const DEAD_LETTERS_ONLY: u8 = 52;
 
 pub(in crate::command) fn encode(reply: &Reply) -> Bytes {
     let mut writer = Writer::new();
@@ -116,6 +119,10 @@ impl Coded for Reply {
                 writer.list(scheduled, |w, one| one.write(w));
             }
             Self::Timer(outcome) => writer.kind(TIMER, outcome),
+            Self::Redriven(outcomes) => {
+                writer.u8(REDRIVEN);
+                writer.list(outcomes, |w, one| one.write(w));
+            }
         }
     }
 
@@ -135,6 +142,7 @@ impl Coded for Reply {
             REFUSED => Self::Refused(reader.get()?),
             SCHEDULED => Self::Scheduled(reader.list(Scheduled::read)?),
             TIMER => Self::Timer(reader.get()?),
+            REDRIVEN => Self::Redriven(reader.list(Redriven::read)?),
             found => return Err(CommandError::Kind { what: "the kind of a reply", found }),
         })
     }
@@ -175,7 +183,6 @@ impl Coded for DeliveryOutcome {
             Self::CheckedOut(checked_out) => writer.kind(OUTCOME_CHECKED_OUT, checked_out),
             Self::Done => writer.u8(OUTCOME_DONE),
             Self::Stale => writer.u8(OUTCOME_STALE),
-            Self::Kept => writer.u8(OUTCOME_KEPT),
             Self::Refused(refusal) => writer.kind(OUTCOME_REFUSED, refusal),
         }
     }
@@ -185,7 +192,6 @@ impl Coded for DeliveryOutcome {
             OUTCOME_CHECKED_OUT => reader.get().map(Self::CheckedOut),
             OUTCOME_DONE => Ok(Self::Done),
             OUTCOME_STALE => Ok(Self::Stale),
-            OUTCOME_KEPT => Ok(Self::Kept),
             OUTCOME_REFUSED => reader.get().map(Self::Refused),
             found => Err(CommandError::Kind { what: "the kind of a delivery's outcome", found }),
         }
@@ -270,6 +276,11 @@ impl Coded for Refusal {
                 writer.u64(*bytes);
                 writer.u64(*limit);
             }
+            Self::NoOwner { name } => {
+                writer.u8(NO_OWNER);
+                writer.string(name);
+            }
+            Self::DeadLettersOnly { topic } => writer.kind(DEAD_LETTERS_ONLY, topic),
         }
     }
 
@@ -293,6 +304,8 @@ impl Coded for Refusal {
             NO_TRANSACTION => Self::NoTransaction { at: reader.get()? },
             DECIDED => Self::Decided { decided: reader.get()? },
             HALVES_FULL => Self::HalvesFull { bytes: reader.u64()?, limit: reader.u64()? },
+            NO_OWNER => Self::NoOwner { name: reader.string()? },
+            DEAD_LETTERS_ONLY => Self::DeadLettersOnly { topic: reader.get()? },
             found => return Err(CommandError::Kind { what: "the kind of a refusal", found }),
         })
     }

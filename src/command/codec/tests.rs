@@ -4,6 +4,7 @@ use crate::command::{
     Granted, HalfItem, Handle, Hold, Prepare, Prepared, Published, Refusal, Release, Renew, Reply,
     Return, Skip, Take, Transaction, Unit,
 };
+use crate::command::{Backoff, Curve, DeathReason, Redrive, Redriven, UpdateGroup};
 use crate::command::{Schedule, Scheduled, TimerKey, TimerOutcome};
 
 fn hex(bytes: &[u8]) -> String {
@@ -83,6 +84,72 @@ fn retention_commands_keep_their_bytes() {
         &Reply::Refused(Refusal::MovedFull { bytes: 3, limit: 2 }),
         "01 09 08 0000000000000003 0000000000000002",
     );
+}
+
+#[test]
+fn retries_keep_their_bytes() {
+    let rule = OrderRule { order: Order::Off, exhausted: Exhausted::Dead };
+    let curve = Curve { initial: Millis::from_secs(1), max: Millis::from_secs(600), growth: 2000 };
+    let create = CreateGroup {
+        name: GroupName::new("g").unwrap(),
+        attempts_max: 3,
+        backoff: Backoff::Exponential(curve),
+        rule,
+        dead_keep: None,
+    };
+    golden(
+        &Command::CreateGroup(create.clone()),
+        "04 33 00000001 67 00000003 03 01 02 00000000000003e8 00000000000927c0 000007d0 00",
+    );
+    let (backoff, dead_keep) = (vec![Millis::from_secs(1)].into(), Some(Millis::from_secs(60)));
+    golden(
+        &Command::CreateGroup(CreateGroup { backoff, dead_keep, ..create }),
+        "04 33 00000001 67 00000003 03 01 01 00000001 00000000000003e8 01 000000000000ea60",
+    );
+    // What an older kind can say has no other form.
+    let plain = "0433 00000001 67 00000003 03 01 01 00000001 00000000000003e8 00".replace(' ', "");
+    let plain: Vec<u8> = (0..plain.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&plain[at..at + 2], 16).unwrap())
+        .collect();
+    assert!(Command::decode(&plain.into()).is_err());
+    let update = UpdateGroup {
+        group: GroupId::new(2),
+        attempts_max: Some(5),
+        backoff: None,
+        dead_keep: Some(Millis::ZERO),
+    };
+    golden(
+        &Command::UpdateGroup(update),
+        "04 34 0000000000000002 01 00000005 00 01 0000000000000000",
+    );
+    let redrive = Redrive {
+        group: GroupId::new(2),
+        topic: TopicId::new(7),
+        letters: vec![QueueOffset::new(3), QueueOffset::new(9)],
+    };
+    golden(
+        &Command::Redrive(redrive),
+        "04 32 0000000000000002 0000000000000007 00000002 0000000000000003 0000000000000009",
+    );
+    golden_reply(
+        &Reply::Redriven(vec![
+            Redriven::Done,
+            Redriven::TargetGone,
+            Redriven::NotFound,
+            Redriven::Full,
+        ]),
+        "01 32 00000004 01 02 03 04",
+    );
+    let name = "%DLQ%g".to_owned();
+    golden_reply(&Reply::Refused(Refusal::NoOwner { name }), "01 09 33 00000006 25444c512567");
+    let topic = TopicId::new(7);
+    golden_reply(&Reply::Refused(Refusal::DeadLettersOnly { topic }), "01 09 34 0000000000000007");
+    for (reason, byte) in DeathReason::ALL.into_iter().zip(1..) {
+        let mut writer = Writer::new();
+        writer.put(&reason);
+        assert_eq!(writer.finish()[..], [byte]);
+    }
 }
 
 #[test]
@@ -222,8 +289,9 @@ fn schema_commands_keep_their_bytes() {
         &Command::CreateGroup(CreateGroup {
             name: GroupName::new("g").unwrap(),
             attempts_max: 16,
-            backoff: vec![Millis::from_secs(1), Millis::from_secs(5)],
+            backoff: vec![Millis::from_secs(1), Millis::from_secs(5)].into(),
             rule: OrderRule::default(),
+            dead_keep: None,
         }),
         "01 06 00000001 67 00000010 00000002 00000000000003e8 0000000000001388",
     );
@@ -231,8 +299,9 @@ fn schema_commands_keep_their_bytes() {
         &Command::CreateGroup(CreateGroup {
             name: GroupName::new("g").unwrap(),
             attempts_max: 3,
-            backoff: vec![Millis::from_secs(1)],
+            backoff: vec![Millis::from_secs(1)].into(),
             rule: OrderRule { order: Order::Batch, exhausted: Exhausted::Stop },
+            dead_keep: None,
         }),
         "03 14 00000001 67 00000003 00000001 00000000000003e8 02 02",
     );
@@ -369,12 +438,11 @@ fn replies_keep_their_bytes() {
             DeliveryOutcome::Done,
             DeliveryOutcome::Stale,
             DeliveryOutcome::Refused(Refusal::NoGroup { group: GroupId::new(8) }),
-            DeliveryOutcome::Kept,
         ]),
         &format!(
-            "01 03 00000005 \
+            "01 03 00000004 \
              01 0000000000000005 00000001 00000003 0000000000000004 00000002 {UNIT} 0000000000000005 \
-             02 03 04 02 0000000000000008 14"
+             02 03 04 02 0000000000000008"
         ),
     );
     golden_reply(

@@ -38,9 +38,7 @@ impl Deliveries {
             return again;
         }
         let id = self.checkouts.next_id();
-        if bounds.rule.order != Order::Off {
-            self.lines.set_rule(checkout.group, bounds.rule);
-        }
+        self.lines.set_rule(checkout.group, bounds.rule);
         let mut granted = Vec::new();
         for take in &checkout.takes {
             let Some((start, end)) = (bounds.bounds)(take.queue) else { continue };
@@ -161,7 +159,7 @@ impl Deliveries {
                 self.references.hold(grant.unit.position, Holder::Delivery(key));
                 (grant.unit, 1)
             }
-            Standing::Fresh | Standing::Free | Standing::Done => return None,
+            Standing::Fresh | Standing::Free | Standing::Dead | Standing::Done => return None,
         };
         let due = bounds.stamp.plus(checkout.invisible);
         let sequence = self.next_sequence();

@@ -26,7 +26,8 @@ pub(super) struct Line {
 
 type Place = (QueueId, QueueOffset);
 
-/// How a group takes a topic's messages, and what follows a last attempt.
+/// How a group takes a topic's messages, and what follows a last attempt. The first is the topic's
+/// matter too, so only the rest is asked of what is kept by group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::machine) struct Rule {
     pub(in crate::machine) order: Order,
@@ -71,6 +72,12 @@ impl Lines {
 
     pub(super) fn set_rule(&mut self, group: GroupId, rule: Rule) {
         self.rules.insert(group, rule);
+    }
+
+    pub(super) fn set_attempts(&mut self, group: GroupId, attempts_max: u32) {
+        if let Some(rule) = self.rules.get_mut(&group) {
+            rule.attempts_max = attempts_max;
+        }
     }
 
     pub(super) fn rule(&self, group: GroupId) -> Rule {

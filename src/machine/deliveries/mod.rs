@@ -1,8 +1,8 @@
 //! What each group has of each topic: handed out, waiting, done.
 //!
 //! Invariant, for each group, topic and queue: every offset below the queue's end is in exactly
-//! one of never considered, free, in flight (held, waiting and stopped included), ready, done,
-//! expired, dead. Each change goes through one of the few functions here that keep the derived indexes in step.
+//! one of never considered, free, in flight (held, waiting and stopped included), ready, dead, done,
+//! expired. Each change goes through one of the few functions here that keep the derived indexes in step.
 //!
 //! A handle is good while its delivery lasts: until the message is acknowledged, returned, or
 //! until the tick that makes it visible again was *applied*. A deadline that has passed without a
@@ -10,6 +10,7 @@
 
 mod checkout;
 mod checkouts;
+mod death;
 mod due;
 mod expire;
 mod intervals;
@@ -20,7 +21,7 @@ mod references;
 mod settle;
 mod views;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use self::checkouts::Checkouts;
 use self::due::Due;
@@ -30,13 +31,14 @@ use super::codec::{read_rows, require, write_rows};
 use super::effect::ReadyCounts;
 use super::error::SectionError;
 use crate::base::{GroupId, LogPosition, QueueId, QueueOffset, TopicId, UtcMillis};
-use crate::command::{Handle, Reader, Writer};
+use crate::command::{DeathReason, Handle, Reader, Writer};
 
 pub(super) use self::checkout::Bounds;
+pub(super) use self::death::Dying;
 pub(super) use self::expire::Starts;
 pub(super) use self::lines::Rule;
 pub(super) use self::references::{Holder, References, UnitAt};
-pub use self::views::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
+pub use self::views::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal, Standing};
 
 /// A message as a group sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +75,8 @@ pub(super) struct Deliveries {
     due: Due,
     references: References,
     lines: Lines,
+    /// Those whose last attempt was ended by the step that is being applied.
+    dying: VecDeque<Dying>,
     /// Messages pending in all queues: derived.
     pending_total: usize,
 }
@@ -141,22 +145,30 @@ impl Deliveries {
         }
     }
 
-    /// The end of a deadline: visible from `stamp` on.
-    fn make_ready(&mut self, key: Key, stamp: UtcMillis, ready: &mut ReadyCounts) {
+    /// The end of a deadline: visible from `stamp` on, unless that was the last attempt.
+    fn make_ready(
+        &mut self,
+        key: Key,
+        stamp: UtcMillis,
+        reason: DeathReason,
+        ready: &mut ReadyCounts,
+    ) {
         let pending = *self.pending_mut(key);
         let removed = self.due.remove(pending.due, pending.sequence);
         assert_eq!(removed, Some(key), "every hidden message has its deadline");
-        self.end(key, stamp, true, ready);
+        self.end(key, stamp, Some(reason), ready);
     }
 
-    /// Makes at most `limit` of what is due by `stamp` ready, in the order of deadlines.
-    pub(super) fn tick(&mut self, stamp: UtcMillis, limit: u32) -> ReadyCounts {
-        let mut ready = ReadyCounts::default();
-        for _ in 0..limit {
-            let Some(key) = self.due.first_until(stamp) else { break };
-            self.make_ready(key, stamp, &mut ready);
-        }
-        ready
+    /// Ends the first deadline, if it is due by `stamp`.
+    pub(super) fn tick(&mut self, stamp: UtcMillis, ready: &mut ReadyCounts) -> bool {
+        let Some(key) = self.due.first_until(stamp) else { return false };
+        let reason = match self.pending_mut(key).phase {
+            Phase::Held => DeathReason::Returned,
+            Phase::Left => DeathReason::ConsumerLeft,
+            _ => DeathReason::NotAcknowledged,
+        };
+        self.make_ready(key, stamp, reason, ready);
+        true
     }
 
     pub(super) fn drop_topic(&mut self, topic: TopicId) {
@@ -292,6 +304,8 @@ impl Deliveries {
                 require(behind_start && free, "a group before the start of a queue")?;
                 let behind = deliveries.pending.range(deliveries.next..).next();
                 require(behind.is_none(), "pending behind what was considered")?;
+                let dead = |offset: &u64| deliveries.standing(*offset) == queue::Standing::Dead;
+                require(deliveries.buried.keys().all(dead), "dead and something else")?;
                 pending_total += deliveries.pending.len();
                 for (offset, pending) in &deliveries.pending {
                     require(!deliveries.free.contains(*offset), "pending and free")?;
@@ -299,7 +313,9 @@ impl Deliveries {
                     let key = Key { group: *group, topic: *topic, queue: *queue, offset };
                     let line = self.lines.find(key, pending.unit);
                     lined_up += usize::from(line.is_some());
-                    let first = line.is_none_or(|line| self.lines.first(line) == Some(key));
+                    let first = line.is_none_or(|line| {
+                        self.lines.first(line) == Some(key) && !self.is_out(line)
+                    });
                     let ready = pending.phase == Phase::Ready && first;
                     let indexed = deliveries.ready.contains(&key.offset.get());
                     require(indexed == ready, "the ready index is off")?;
@@ -321,6 +337,7 @@ impl Deliveries {
         require(lined_up == self.lined_up(), "a member of a line that is not pending")?;
         self.check_lines()?;
         require(hidden == self.due.len(), "a deadline of nothing")?;
+        require(self.dying.is_empty(), "a message between life and death")?;
         require(live == self.checkouts.items(), "a checkout of nothing")?;
         require(pending_total == self.pending_total, "the count of pending messages is off")
     }

@@ -9,7 +9,7 @@ use super::lines::{Line, Rule};
 use super::queue::{Phase, Standing};
 use super::{Deliveries, Holder, Key, ReadyMessage};
 use crate::base::{CheckoutId, GroupId, Mutant, QueueId, QueueOffset, TopicId, UtcMillis};
-use crate::command::{DeliveryOutcome, Exhausted, GiveUp, Hold, Order};
+use crate::command::{DeathReason, Exhausted, Hold, Order};
 use crate::machine::codec::require;
 use crate::machine::effect::ReadyCounts;
 use crate::machine::error::SectionError;
@@ -32,13 +32,13 @@ impl Deliveries {
         })
     }
 
-    /// The delivery of a message ended without an ack. Comes after its deadline was removed.
-    /// `counted` says whether the attempt was one.
+    /// The delivery of a message ended without an ack. Comes after its deadline was removed. `counted`
+    /// says why the attempt has failed; without it, it was none.
     pub(super) fn end(
         &mut self,
         key: Key,
         stamp: UtcMillis,
-        counted: bool,
+        counted: Option<DeathReason>,
         ready: &mut ReadyCounts,
     ) {
         let before = *self.pending_mut(key);
@@ -47,18 +47,21 @@ impl Deliveries {
         let behind = line.is_some_and(|line| self.lines.first(line) != Some(key));
         let pending = self.pending_mut(key);
         pending.due = stamp;
-        if before.phase.is_live() && (!counted || behind) {
+        if before.phase.is_live() && (counted.is_none() || behind) {
             pending.attempt -= 1;
         }
+        let over = counted.filter(|_| before.phase.is_live() && !behind && self.is_exhausted(key));
         let Some(line) = line else {
-            self.show(key, ready);
+            match over {
+                Some(reason) => self.exhaust(key, reason, Exhausted::Dead),
+                None => self.show(key, ready),
+            }
             return;
         };
         self.call_back(line, key, stamp);
-        if !behind && before.phase.is_live() && counted && self.is_exhausted(key) {
-            self.exhaust(key, ready);
-        } else {
-            self.advance(line, ready);
+        match over {
+            Some(reason) => self.exhaust(key, reason, self.lines.rule(key.group).exhausted),
+            None => self.advance(line, ready),
         }
     }
 
@@ -68,16 +71,11 @@ impl Deliveries {
     }
 
     /// The last attempt is over.
-    fn exhaust(&mut self, key: Key, ready: &mut ReadyCounts) {
-        match self.lines.rule(key.group).exhausted {
-            Exhausted::Dead => self.bury(key, ready),
-            Exhausted::Stop => self.pending_mut(key).phase = Phase::Stopped,
+    fn exhaust(&mut self, key: Key, reason: DeathReason, exhausted: Exhausted) {
+        self.pending_mut(key).phase = Phase::Stopped;
+        if exhausted == Exhausted::Dead {
+            self.dies(key, reason);
         }
-    }
-
-    fn bury(&mut self, key: Key, ready: &mut ReadyCounts) {
-        self.take_away(key, ready);
-        self.queue_mut(key).dead += 1;
     }
 
     /// Those behind one whose delivery ended: whoever has them may not go on with them.
@@ -100,14 +98,25 @@ impl Deliveries {
     /// was never handed out of it is not known here.
     pub(super) fn advance(&mut self, line: Line, ready: &mut ReadyCounts) {
         match self.lines.first(line) {
-            Some(first) if self.pending_mut(first).phase == Phase::Ready => self.show(first, ready),
+            Some(first) if self.pending_mut(first).phase == Phase::Ready => {
+                if !self.is_out(line) {
+                    self.show(first, ready);
+                }
+            }
             Some(_) => {}
             None => ready.add(line.group, line.topic),
         }
     }
 
+    /// Whether a consumer has something of a line. Then its first one may be with nobody only where
+    /// it was dead when those behind it were handed out.
+    pub(super) fn is_out(&self, line: Line) -> bool {
+        let live = |key| self.pending(key).is_some_and(|pending| pending.phase.is_live());
+        self.lines.members(line).any(live)
+    }
+
     /// It can be handed out again.
-    fn show(&mut self, key: Key, ready: &mut ReadyCounts) {
+    pub(super) fn show(&mut self, key: Key, ready: &mut ReadyCounts) {
         if self.queue_mut(key).ready.insert(key.offset.get()) {
             ready.add(key.group, key.topic);
         }
@@ -158,41 +167,6 @@ impl Deliveries {
         }
     }
 
-    /// In order the message is dead, or its line stands still; the consumer keeps what it has behind
-    /// a dead one. Repeating it is harmless.
-    pub(in crate::machine) fn give_up(
-        &mut self,
-        given: &GiveUp,
-        stamp: UtcMillis,
-        ready: &mut ReadyCounts,
-    ) -> DeliveryOutcome {
-        let GiveUp { handle, otherwise } = *given;
-        let key = Key::of(&handle);
-        let Some(pending) = self.live(&handle).copied() else {
-            let queue = self.queue(key.group, key.topic, key.queue);
-            let standing = queue.map(|queue| queue.standing(key.offset.get()));
-            let done = standing == Some(Standing::Done);
-            return if done { DeliveryOutcome::Done } else { DeliveryOutcome::Stale };
-        };
-        let Some(line) = self.lines.find(key, pending.unit) else {
-            let hold = Hold { handle, invisible: otherwise };
-            return match self.hold(&hold, stamp, ready) {
-                DeliveryOutcome::Done => DeliveryOutcome::Kept,
-                other => other,
-            };
-        };
-        if self.lines.rule(key.group).exhausted == Exhausted::Stop {
-            let removed = self.due.remove(pending.due, pending.sequence);
-            assert_eq!(removed, Some(key), "every hidden message has its deadline");
-            self.leave_checkout(key, Phase::Stopped);
-            self.pending_mut(key).due = stamp;
-            self.call_back(line, key, stamp);
-        } else {
-            self.bury(key, ready);
-        }
-        DeliveryOutcome::Done
-    }
-
     /// Lines that stand still go on; answers how many.
     pub(in crate::machine) fn resume(
         &mut self,
@@ -221,10 +195,11 @@ impl Deliveries {
         rule: impl Fn(GroupId, TopicId) -> Option<Rule>,
     ) -> Result<(), SectionError> {
         for ((group, topic), queues) in &self.pairs {
-            let Some(rule) = rule(*group, *topic).filter(|rule| rule.order != Order::Off) else {
-                continue;
-            };
+            let Some(rule) = rule(*group, *topic) else { continue };
             self.lines.set_rule(*group, rule);
+            if rule.order == Order::Off {
+                continue;
+            }
             for (queue, deliveries) in queues {
                 for (offset, pending) in &deliveries.pending {
                     if pending.unit.group_hash != 0 {
@@ -239,7 +214,8 @@ impl Deliveries {
         let lines = pairs.into_iter().flat_map(|(group, topic)| self.lines.of_pair(group, topic));
         let lines: Vec<Line> = lines.collect();
         for line in lines {
-            let behind: Vec<Key> = self.lines.members(line).skip(1).collect();
+            let hidden = usize::from(!self.is_out(line));
+            let behind: Vec<Key> = self.lines.members(line).skip(hidden).collect();
             for key in behind {
                 self.queue_mut(key).ready.remove(&key.offset.get());
             }

@@ -5,8 +5,8 @@
 //!            done | free | pending | done ... | never considered
 //! ```
 //! Below `next` an offset is *free* (passed by, still to be handed out), *pending* (handed out at
-//! least once, not acknowledged) or, when neither knows it, *done*: acknowledged, skipped, dead or
-//! expired by retention, of which the last two are counted. So memory is in proportion to holes and
+//! least once, not acknowledged), *dead* (given up after its last attempt, and a dead letter) or, when
+//! nobody knows it, *done*: acknowledged, skipped, or expired by retention, which is counted. So memory is in proportion to holes and
 //! to what is under way, never to what is done.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +15,7 @@ use super::intervals::Intervals;
 use crate::base::{CheckoutId, UtcMillis};
 use crate::command::{CommandError, Reader, Unit, Writer};
 use crate::machine::codec::{read_rows, require, write_rows};
+use crate::machine::dead_letters::LetterAt;
 use crate::machine::error::SectionError;
 use crate::machine::limits::PENDING_PER_QUEUE_MAX;
 
@@ -32,11 +33,13 @@ pub(super) enum Phase {
     Ready = 4,
     /// With nobody after its last attempt, until somebody resumes its message group.
     Stopped = 5,
+    /// With a consumer that is gone, whose acknowledgement may be on its way; nobody extends it.
+    Left = 6,
 }
 
 impl Phase {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::InFlight, Self::Held, Self::Waiting, Self::Ready, Self::Stopped]
+        [Self::InFlight, Self::Held, Self::Waiting, Self::Ready, Self::Stopped, Self::Left]
             .into_iter()
             .find(|phase| *phase as u8 == byte)
     }
@@ -48,7 +51,7 @@ impl Phase {
 
     /// Whether the handle of the last delivery is valid.
     pub(super) fn is_live(self) -> bool {
-        matches!(self, Self::InFlight | Self::Held)
+        matches!(self, Self::InFlight | Self::Held | Self::Left)
     }
 }
 
@@ -74,6 +77,7 @@ pub(super) enum Standing {
     Fresh,
     Free,
     Pending,
+    Dead,
     Done,
 }
 
@@ -87,8 +91,10 @@ pub(super) struct QueueDeliveries {
     pub(super) ready: BTreeSet<u64>,
     /// Messages that left with the log's front before the group was done with them.
     pub(super) expired: u64,
-    /// Messages that the group gave up after their last attempts.
+    /// Messages that the group gave up after their last attempts, ever.
     pub(super) dead: u64,
+    /// Those of them that are dead letters, and where.
+    pub(super) buried: BTreeMap<u64, LetterAt>,
 }
 
 impl QueueDeliveries {
@@ -104,6 +110,8 @@ impl QueueDeliveries {
             Standing::Pending
         } else if self.free.contains(offset) {
             Standing::Free
+        } else if self.buried.contains_key(&offset) {
+            Standing::Dead
         } else {
             Standing::Done
         }
@@ -132,7 +140,7 @@ impl QueueDeliveries {
         match self.standing(offset) {
             Standing::Fresh => self.pass_to(offset, offset + 1),
             Standing::Free => self.free.remove(offset),
-            Standing::Pending | Standing::Done => return false,
+            Standing::Pending | Standing::Dead | Standing::Done => return false,
         }
         true
     }
@@ -180,6 +188,11 @@ impl QueueDeliveries {
             w.put(&pending.due);
             w.u64(pending.sequence);
         });
+        write_rows(writer, self.buried.iter(), |w, (offset, (topic, at))| {
+            w.u64(*offset);
+            w.put(topic);
+            w.put(at);
+        });
     }
 
     pub(super) fn read(reader: &mut Reader) -> Result<Self, SectionError> {
@@ -208,6 +221,12 @@ impl QueueDeliveries {
                 queue.ready.insert(offset);
             }
             queue.pending.insert(offset, pending);
+            Ok(())
+        })?;
+        read_rows(reader, |r| {
+            let (offset, at) = (r.u64()?, (r.get()?, r.get()?));
+            require(queue.standing(offset) == Standing::Done, "an offset stands twice")?;
+            queue.buried.insert(offset, at);
             Ok(())
         })?;
         Ok(queue)

@@ -3,12 +3,12 @@
 use super::queue::{Phase, Standing};
 use super::{Deliveries, Key};
 use crate::base::{Millis, UtcMillis};
-use crate::command::{Ack, DeliveryOutcome, Hold, Release, Renew, Return};
+use crate::command::{Ack, DeathReason, DeliveryOutcome, Hold, Release, Renew, Return};
 use crate::machine::effect::ReadyCounts;
 
 impl Deliveries {
     /// Ends a message. Repeating an ack is harmless: a message that is done is done, whichever
-    /// delivery the handle names.
+    /// delivery the handle names. One that is dead may come again, so it is not said to be done.
     pub(in crate::machine) fn ack(
         &mut self,
         ack: &Ack,
@@ -45,7 +45,7 @@ impl Deliveries {
             return if repeated { DeliveryOutcome::Done } else { DeliveryOutcome::Stale };
         };
         if now {
-            self.make_ready(key, stamp, ready);
+            self.make_ready(key, stamp, DeathReason::Returned, ready);
         } else if let Some(line) = self.lines.find(key, pending.unit) {
             self.hold_in_line(line, hold, stamp);
         } else {
@@ -93,8 +93,11 @@ impl Deliveries {
                     continue;
                 }
                 if release.invisible == Millis::ZERO {
-                    self.make_ready(key, stamp, ready);
-                } else if self.pending_mut(key).due > until {
+                    self.make_ready(key, stamp, DeathReason::ConsumerLeft, ready);
+                    continue;
+                }
+                self.pending_mut(key).phase = Phase::Left;
+                if self.pending_mut(key).due > until {
                     self.set_due(key, until);
                 }
             }
@@ -118,7 +121,7 @@ impl Deliveries {
                 let pending = *self.pending_mut(key);
                 let removed = self.due.remove(pending.due, pending.sequence);
                 assert_eq!(removed, Some(key), "every hidden message has its deadline");
-                self.end(key, stamp, false, ready);
+                self.end(key, stamp, None, ready);
             } else {
                 self.pending_mut(key).attempt -= 1;
                 self.leave_checkout(key, Phase::Waiting);

@@ -1,7 +1,7 @@
 //! What a leader reads of deliveries. Nothing here changes anything.
 
 use super::Deliveries;
-use super::queue::QueueDeliveries;
+use super::queue::{self, Phase, QueueDeliveries};
 use crate::base::{
     CheckoutId, ClientId, GroupId, Millis, QueueId, QueueOffset, TopicId, UtcMillis,
 };
@@ -82,6 +82,25 @@ pub struct Lag {
     pub dead: u64,
     /// Message groups that stand still after a last attempt.
     pub stopped: u64,
+    /// Of the dead, those that are dead letters now.
+    pub dead_letters: u64,
+}
+
+/// What has become of a message for a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// Never handed out, and not skipped.
+    NotHandedOut,
+    /// Handed out before, and to be handed out again.
+    Ready,
+    /// With a consumer, or hidden until a deadline.
+    InFlight,
+    /// After its last attempt, until somebody resumes its message group.
+    Stopped,
+    /// A dead letter.
+    Dead,
+    /// Acknowledged, skipped, or gone by retention.
+    Done,
 }
 
 impl Deliveries {
@@ -171,6 +190,25 @@ impl Deliveries {
         self.checkouts.renewals(before).map(renewal).collect()
     }
 
+    pub(in crate::machine) fn standing(
+        &self,
+        (group, topic): (GroupId, TopicId),
+        queue: QueueId,
+        offset: QueueOffset,
+    ) -> Standing {
+        let Some(queue) = self.queue(group, topic, queue) else { return Standing::NotHandedOut };
+        match queue.standing(offset.get()) {
+            queue::Standing::Fresh | queue::Standing::Free => Standing::NotHandedOut,
+            queue::Standing::Dead => Standing::Dead,
+            queue::Standing::Done => Standing::Done,
+            queue::Standing::Pending => match queue.pending[&offset.get()].phase {
+                Phase::Ready => Standing::Ready,
+                Phase::Stopped => Standing::Stopped,
+                Phase::InFlight | Phase::Held | Phase::Waiting | Phase::Left => Standing::InFlight,
+            },
+        }
+    }
+
     pub(in crate::machine) fn next_due(&self) -> Option<UtcMillis> {
         self.due.next()
     }
@@ -193,6 +231,7 @@ impl Deliveries {
             lag.in_flight += queue.in_flight() as u64;
             lag.expired += queue.expired;
             lag.dead += queue.dead;
+            lag.dead_letters += queue.buried.len() as u64;
         }
         lag.stopped = self.stopped(group, topic);
         lag

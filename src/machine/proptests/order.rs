@@ -96,8 +96,9 @@ impl Run {
         bench.apply(Command::CreateGroup(CreateGroup {
             name: GroupName::new("billing").unwrap(),
             attempts_max: 4,
-            backoff: Vec::new(),
+            backoff: Vec::new().into(),
             rule,
+            dead_keep: None,
         }));
         let (lines, handles, proposals) = (Vec::new(), Vec::new(), Vec::new());
         Self { bench, order, lines, done: BTreeSet::new(), handles, proposals }

@@ -293,8 +293,9 @@ pub(in crate::machine) mod names {
         Command::CreateGroup(CreateGroup {
             name,
             attempts_max: 16,
-            backoff,
+            backoff: backoff.into(),
             rule: OrderRule::default(),
+            dead_keep: None,
         })
     }
 

@@ -17,8 +17,9 @@ fn with_rule(rule: OrderRule, attempts_max: u32) -> Bench {
     let mut bench = Bench::new();
     let (name, kinds) = (TopicName::new("orders").unwrap(), vec![MessageKind::Fifo]);
     bench.apply(Command::CreateTopic(CreateTopic { name, queues: 1, kinds, keep: None }));
-    let (name, backoff) = (GroupName::new("billing").unwrap(), vec![Millis::from_secs(1)]);
-    bench.apply(Command::CreateGroup(CreateGroup { name, attempts_max, backoff, rule }));
+    let (name, backoff) = (GroupName::new("billing").unwrap(), vec![Millis::from_secs(1)].into());
+    let create = CreateGroup { name, attempts_max, backoff, rule, dead_keep: None };
+    bench.apply(Command::CreateGroup(create));
     bench
 }
 
@@ -198,12 +199,12 @@ fn after_its_last_attempt_a_message_is_dead_and_the_next_one_comes() {
     assert_eq!(lag(&bench).dead, 2);
     assert!(live(&bench, &handles[1]));
     assert_eq!(ack(&mut bench, handles[1]), DeliveryOutcome::Done);
-    assert_eq!(lag(&bench), Lag { dead: 2, ..Lag::default() });
-    // What is not in order is not dropped.
+    assert_eq!(lag(&bench), Lag { dead: 2, dead_letters: 2, ..Lag::default() });
+    // What is not in order is given up as well.
     publish(&mut bench, &[0]);
     let handles = take(&mut bench, &[3]);
-    assert_eq!(bench.deliver(given(handles[0])), DeliveryOutcome::Kept);
-    assert!(live(&bench, &handles[0]));
+    assert_eq!(bench.deliver(given(handles[0])), DeliveryOutcome::Done);
+    assert_eq!(lag(&bench), Lag { dead: 3, dead_letters: 3, ..Lag::default() });
 }
 
 #[test]

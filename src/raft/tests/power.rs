@@ -256,10 +256,13 @@ fn command(random: &SimEntropy, state: &State, held: &mut Held) -> Option<Comman
     };
     let group = GroupName::new("readers").unwrap();
     let Some(group) = state.group(&group).map(|group| group.id) else {
-        let backoff = vec![Millis::from_secs(1)];
-        let group =
-            CreateGroup { name: group, attempts_max: 3, backoff, rule: OrderRule::default() };
-        return Some(Command::CreateGroup(group));
+        return Some(Command::CreateGroup(CreateGroup {
+            name: group,
+            attempts_max: 3,
+            backoff: vec![Millis::from_secs(1)].into(),
+            rule: OrderRule::default(),
+            dead_keep: None,
+        }));
     };
     Some(match random.below(16) {
         0..8 => publish(random, topic),
