@@ -4,6 +4,7 @@
 //! Every number here is persisted: a kind is given once and never reused, a field is never
 //! reinterpreted. New fields come as a new kind or a new version.
 
+mod broadcast;
 mod delay;
 mod delivery;
 mod fields;
@@ -28,10 +29,10 @@ pub use self::fields::{Reader, Writer};
 pub(super) use self::reply::{decode as decode_reply, encode as encode_reply};
 
 /// The newest version of a command, its first byte, that this program reads and writes. Version 2
-/// came with retention, 3 with the kinds of messages; what was there before is still written as
+/// came with retention, 3 with the kinds of messages, 4 with what consumers can ask for; what was there before is still written as
 /// version 1, so that a replica of
 /// an older program stops only at what it cannot know.
-pub const COMMAND_VERSION: u8 = 3;
+pub const COMMAND_VERSION: u8 = 4;
 const FIRST_VERSION: u8 = 1;
 
 /// Bytes of the version and the kind, before the first field.
@@ -67,6 +68,8 @@ const PREPARE: u8 = 35;
 const END: u8 = 36;
 const CHECK: u8 = 37;
 const RESUME: u8 = 38;
+const POSITION: u8 = 80;
+const LEAVE: u8 = 81;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -157,6 +160,8 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.list(checks, |w, checked| checked.write(w));
         }
         Command::Resume(transaction) => writer.kind(RESUME, transaction),
+        Command::Position(position) => writer.kind(POSITION, position),
+        Command::Leave(leave) => writer.kind(LEAVE, leave),
     }
     writer.finish()
 }
@@ -191,6 +196,7 @@ fn version(command: &Command) -> u8 {
         | Command::Trim(_) => 2,
         Command::Schedule(_) | Command::Recall(_) | Command::Reschedule { .. } => 3,
         Command::Prepare(_) | Command::End(_) | Command::Check(_) | Command::Resume(_) => 3,
+        Command::Position(_) | Command::Leave(_) => 4,
     }
 }
 
@@ -234,6 +240,8 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         SCHEDULE => Command::Schedule(reader.get()?),
         RECALL => Command::Recall(reader.get()?),
         RESCHEDULE => Command::Reschedule { timer: reader.get()?, due: reader.get()? },
+        POSITION => Command::Position(reader.get()?),
+        LEAVE => Command::Leave(reader.get()?),
         found => return Err(CommandError::Kind { what: "the kind of a command", found }),
     };
     reader.end()?;

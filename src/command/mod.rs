@@ -6,6 +6,7 @@
 //! Never: a deadline (commands carry durations; apply adds the entry's own stamp), a clock, or a
 //! decision.
 
+mod broadcast;
 mod codec;
 mod delay;
 mod delivery;
@@ -17,6 +18,7 @@ mod retention;
 mod schema;
 mod transaction;
 
+pub use broadcast::{Begin, Leave, Placed, Position};
 pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
 pub use delay::{Schedule, ScheduleItem, Scheduled, TimerKey, TimerOutcome};
 pub use delivery::{
@@ -101,6 +103,9 @@ pub enum Command {
     Check(Vec<Checked>),
     /// Whoever is to be asked about it is asked again, from the first check on.
     Resume(Transaction),
+    /// An instance that sees everything lives, and is so far.
+    Position(Position),
+    Leave(Leave),
 }
 
 impl Command {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{CommandError, Decided, Scheduled, TimerOutcome, Unit, codec};
+use super::{CommandError, Decided, Placed, Scheduled, TimerOutcome, Unit, codec};
 use crate::base::{
     CheckoutId, GroupId, LogIndex, LogPosition, QueueId, QueueOffset, TopicId, UtcMillis,
 };
@@ -48,6 +48,8 @@ pub enum Reply {
     /// One for each message of the entry, in order.
     Scheduled(Vec<Scheduled>),
     Timer(TimerOutcome),
+    /// Where an instance stands.
+    Placed(Placed),
 }
 
 impl Reply {

@@ -82,7 +82,8 @@ impl State {
                 let ready = self.deliveries.tick(entry.stamp, limit);
                 let ended = ready.total();
                 effects.extend(ready.effects());
-                let fired = ended + self.fire(entry, limit, effects)?;
+                let left = self.instances.tick(entry.stamp, limit);
+                let fired = ended + left + self.fire(entry, limit, effects)?;
                 Reply::Ticked { fired }
             }
             Command::Audit => {
@@ -104,6 +105,11 @@ impl State {
             Command::End(end) => return self.end_transaction(entry, &end, effects),
             Command::Check(checks) => self.note_checks(entry, &checks),
             Command::Resume(transaction) => self.resume(entry, transaction),
+            Command::Position(position) => self.place(entry, &position),
+            Command::Leave(leave) => {
+                self.instances.leave(&leave);
+                Reply::Done
+            }
         })
     }
 
@@ -126,6 +132,7 @@ impl State {
         self.late.drop_topic(topic, self.deliveries.references_mut());
         self.marks.drop_topic(topic);
         self.timers.drop_topic(topic, entry.stamp);
+        self.instances.drop_topic(topic);
         effects.push(Effect::TopicGone { topic });
         Reply::Done
     }
@@ -160,6 +167,7 @@ impl State {
         }
         self.subscriptions.drop_group(group);
         self.deliveries.drop_group(group);
+        self.instances.drop_group(group);
         effects.push(Effect::GroupGone { group });
         Reply::Done
     }

@@ -22,6 +22,7 @@ use super::extents::{ExtentFile, Extents, Layout};
 use super::groups::Groups;
 use super::hash::Image;
 use super::head::Head;
+use super::instances::Instances;
 use super::late::LateUnits;
 use super::retention::Marks;
 use super::state::State;
@@ -34,9 +35,9 @@ use crate::base::{LogIndex, LogPosition, Mutant, Term, UtcMillis};
 use crate::command::{Reader, Writer};
 
 const MAGIC: u32 = u32::from_be_bytes(*b"RMQC");
-/// 2 came with retention, 3 with the kinds of messages: a checkpoint of before is passed by, and the
-/// log is applied again.
-const VERSION: u8 = 3;
+/// 2 came with retention, 3 with the kinds of messages, 4 with what consumers can ask for: a checkpoint
+/// of before is passed by, and the log is applied again.
+const VERSION: u8 = 4;
 const HEADER_BYTES: usize = 8;
 const TRAILER_BYTES: usize = 1 + 8 + 4;
 
@@ -57,6 +58,7 @@ const ENDED: u8 = 15;
 const HALVES: u8 = 17;
 const DECIDED: u8 = 18;
 const LATE: u8 = 19;
+const INSTANCES: u8 = 39;
 const LOCAL: u8 = 100;
 
 /// The state after one entry, copied so that applying can go on. Cheap to make; turning it into
@@ -190,6 +192,7 @@ impl State {
             section(HALVES, &|w| self.halves.write(w)),
             section(DECIDED, &|w| self.decided.write(w)),
             section(LATE, &|w| self.late.write(w)),
+            section(INSTANCES, &|w| self.instances.write(w)),
         ];
         Image { sections, timers: self.timers.image(), dedup: self.dedup.image() }
     }
@@ -349,7 +352,13 @@ impl Sections {
         local: Option<Local>,
         seed: u64,
     ) -> Result<State, CheckpointError> {
-        let known = [HEAD..=MOVED, TIMERS..=ENDED, HALVES..=LATE, LOCAL..=LOCAL];
+        let known = [
+            HEAD..=MOVED,
+            TIMERS..=ENDED,
+            HALVES..=LATE,
+            INSTANCES..=INSTANCES,
+            LOCAL..=LOCAL,
+        ];
         let odd = |number: &u8| !known.iter().any(|known| known.contains(number));
         if let Some(section) = self.by_number.iter().map(|(number, _)| *number).find(odd) {
             return Err(CheckpointError::Section { section });
@@ -376,6 +385,7 @@ impl Sections {
             halves,
             decided: self.table(DECIDED, DecidedMemory::read)?,
             late,
+            instances: self.table(INSTANCES, Instances::read)?,
             audit: None,
         };
         state.check().map_err(|error| error.of_section(END))?;
@@ -413,6 +423,7 @@ impl State {
         self.halves.check(|topic, queue| bounds(topic, queue).is_some(), &self.decided)?;
         self.late.check(bounds, self.marks.newest_end())?;
         self.deliveries.check(bounds, front, self.halves.len() + self.late.len())?;
+        self.instances.check(bounds, |group| self.groups.get(group).is_ok())?;
         self.timers.check(front)
     }
 }

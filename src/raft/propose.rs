@@ -100,7 +100,9 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::Prepare(_)
         | Command::End(_)
         | Command::Check(_)
-        | Command::Resume(_) => true,
+        | Command::Resume(_)
+        | Command::Position(_)
+        | Command::Leave(_) => true,
         Command::DeleteTopic { .. }
         | Command::DeleteGroup { .. }
         | Command::Unsubscribe(_)
@@ -133,7 +135,9 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Audit
         | Command::End(_)
         | Command::Check(_)
-        | Command::Resume(_) => Class::Other,
+        | Command::Resume(_)
+        | Command::Position(_)
+        | Command::Leave(_) => Class::Other,
         Command::Relocate(_) => Class::Relocate,
         Command::Retain(_)
         | Command::PurgeIntent { .. }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{Coded, CommandError, Reader, Writer};
 use crate::command::{
-    CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Refusal, Reply, Scheduled,
+    CheckedOut, DeliveryOutcome, Granted, Placed, Prepared, Published, Refusal, Reply, Scheduled,
 };
 
 /// The first byte of every reply.
@@ -25,6 +25,7 @@ const TIMER: u8 = 31;
 const PREPARED: u8 = 40;
 const ENDED: u8 = 41;
 const CHECKED: u8 = 42;
+const PLACED: u8 = 80;
 
 // Kinds of delivery outcomes, under the same rule.
 const OUTCOME_CHECKED_OUT: u8 = 1;
@@ -116,6 +117,7 @@ impl Coded for Reply {
                 writer.list(scheduled, |w, one| one.write(w));
             }
             Self::Timer(outcome) => writer.kind(TIMER, outcome),
+            Self::Placed(placed) => writer.kind(PLACED, placed),
         }
     }
 
@@ -135,6 +137,7 @@ impl Coded for Reply {
             REFUSED => Self::Refused(reader.get()?),
             SCHEDULED => Self::Scheduled(reader.list(Scheduled::read)?),
             TIMER => Self::Timer(reader.get()?),
+            PLACED => reader.get::<Placed>().map(Self::Placed)?,
             found => return Err(CommandError::Kind { what: "the kind of a reply", found }),
         })
     }
