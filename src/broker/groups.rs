@@ -4,13 +4,13 @@ use tokio::time::Instant;
 
 use crate::base::{DELAY_LEVELS, GroupName, TopicName};
 use crate::broker::Replica;
-use crate::broker::api::{GroupPart, GroupTopic, NewGroup};
+use crate::broker::api::{GroupInstance, GroupPart, GroupTopic, NewGroup};
 use crate::broker::error::{GroupError, LimitError, NoGroup};
 use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::replica::Inner;
 use crate::broker::topics::PAGE_MAX;
 use crate::command::{Command, CreateGroup, OrderRule, Refusal, Reply};
-use crate::machine::{Group, Lag, State};
+use crate::machine::{Group, InstanceView, Lag, State};
 
 /// Deliveries of a message before it counts as exhausted: RocketMQ's 16 retries and the first one.
 pub(super) const ATTEMPTS_DEFAULT: u32 = 17;
@@ -113,7 +113,11 @@ impl Replica {
     }
 
     pub(super) fn group_part(&self, name: &GroupName) -> Option<GroupPart> {
-        self.group.read(|state| state.group(name).map(|group| self.part_of_group(state, group)))
+        self.group.read(|state| {
+            let group = state.group(name)?;
+            let instances = instances(state, group);
+            Some(GroupPart { instances, ..self.part_of_group(state, group) })
+        })
     }
 
     fn part_of_group(&self, state: &State, group: &Group) -> GroupPart {
@@ -134,8 +138,18 @@ impl Replica {
             rule: group.rule,
             created: group.created,
             topics,
+            instances: Vec::new(),
         }
     }
+}
+
+fn instances(state: &State, group: &Group) -> Vec<GroupInstance> {
+    let instance = |view: InstanceView| {
+        let InstanceView { instance, until, behind, lost, .. } = view;
+        let topic = state.topic_by_id(view.topic)?.name.clone();
+        Some(GroupInstance { topic, instance, behind, lease_until: until, lost })
+    };
+    state.instances(group.id, PAGE_MAX).into_iter().filter_map(instance).collect()
 }
 
 impl Inner {

@@ -12,6 +12,7 @@
 mod ack;
 mod answer;
 mod api;
+mod broadcast;
 mod clients;
 mod delay;
 mod desk;
@@ -25,6 +26,7 @@ mod lane;
 mod members;
 mod propose;
 mod pulse;
+mod readers;
 mod receive;
 mod remote;
 mod replica;
@@ -40,9 +42,13 @@ mod written;
 
 pub use api::{
     AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, GivenUp,
-    GroupInfo, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep,
+    GroupInfo, GroupInstance, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep,
     NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent,
     StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
+};
+pub use broadcast::{
+    CommitPlace, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart, InstancePlace, LeaveRequest,
+    PlaceRequest,
 };
 pub use error::{
     AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,
@@ -70,7 +76,9 @@ use tokio::sync::Notify;
 use crate::base::{GroupId, Millis, NodeId, TopicId};
 use crate::broker::waiters::Waiters;
 use crate::command::Retention;
-pub use crate::command::{Decided, Decider, Decision, Exhausted, Order, OrderRule, TimerOutcome};
+pub use crate::command::{
+    Begin, Decided, Decider, Decision, Exhausted, Order, OrderRule, TimerOutcome,
+};
 use crate::machine::Effect;
 use crate::raft::EffectSink;
 pub use crate::raft::Member;
