@@ -9,7 +9,8 @@ use crate::wire::raftmq as v1;
 
 use super::error::ClientError;
 use super::values::{
-    BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupPart, GroupShape, GroupTopic,
+    BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupInstance, GroupPart, GroupShape,
+    GroupTopic,
     MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, TopicInfo, TopicPart,
     TopicShape,
 };
@@ -277,6 +278,13 @@ fn group(group: v1::Group) -> GroupInfo {
         dead: topic.dead,
         stopped: topic.stopped,
     };
+    let instance = |one: v1::GroupInstance| GroupInstance {
+        topic: one.topic,
+        instance: one.instance,
+        behind: one.behind,
+        lease_until: one.lease_until,
+        lost: one.lost,
+    };
     let part = |part: v1::GroupPart| GroupPart {
         broker_group: part.broker_group,
         id: part.id,
@@ -286,6 +294,7 @@ fn group(group: v1::Group) -> GroupInfo {
         exhausted: part.exhausted,
         created: part.created,
         topics: part.topics.into_iter().map(topic).collect(),
+        instances: part.instances.into_iter().map(instance).collect(),
     };
     GroupInfo {
         name: group.name,

@@ -1,13 +1,15 @@
 //! Our own client: what the command line asks a broker, over the protocols that brokers serve.
 //!
 //! What it is: [`Client`], one connection to one node; on it [`Producer`], which sends with a window
-//! over several connections, [`SimpleConsumer`] and [`PushConsumer`]. Messages go by `apache.rocketmq.v2`, the
+//! over several connections, [`SimpleConsumer`], [`PushConsumer`], and [`BroadcastConsumer`], which
+//! sees everything. Messages go by `apache.rocketmq.v2`, the last one's by `raftmq.v1.Broadcast`, the
 //! rest by `raftmq.v1.Admin`. Its values derive serde, because the command line prints them.
 //! Promises: an `Ok` is what the broker said, and a refusal carries its code and text; nothing is
 //! repeated on its own account, so an unknown outcome stays visible.
 //! Never: state that outlives a call, background tasks, or generated types in its signatures.
 
 mod admin;
+mod broadcast_consumer;
 mod error;
 mod messages;
 mod producer;
@@ -28,6 +30,7 @@ use crate::wire::raftmq::admin_client::AdminClient;
 use crate::wire::rocketmq::messaging_service_client::MessagingServiceClient;
 
 pub use crate::message::PRIORITY_MAX;
+pub use broadcast_consumer::{BroadcastConsumer, BroadcastTake, Polled};
 pub use error::ClientError;
 pub use producer::Producer;
 pub use push_consumer::{PushConsumer, Pushed};
@@ -35,7 +38,8 @@ pub use registrar::Registrar;
 pub use simple_consumer::SimpleConsumer;
 pub use transactions::{EndedTransaction, HalfMessage, OpenTransaction, TransactionAction};
 pub use values::{
-    BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupShape, GroupTopic,
+    BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupInstance, GroupShape,
+    GroupTopic,
     MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, Received, RouteQueue,
     SentMessage, Take, TopicInfo, TopicPart, TopicShape,
 };

@@ -191,6 +191,21 @@ pub struct GroupPart {
     /// Milliseconds since 1970-01-01T00:00:00Z.
     pub created: u64,
     pub topics: Vec<GroupTopic>,
+    /// Only where one group is described.
+    pub instances: Vec<GroupInstance>,
+}
+
+/// An instance that sees everything of a topic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupInstance {
+    pub topic: String,
+    pub instance: String,
+    /// Messages that it has not passed.
+    pub behind: u64,
+    /// Its positions are kept until then: milliseconds since 1970-01-01T00:00:00Z.
+    pub lease_until: u64,
+    /// Taken by retention before it had passed them, ever.
+    pub lost: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

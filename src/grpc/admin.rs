@@ -244,7 +244,7 @@ pub(super) fn topic_name(name: &str) -> Result<TopicName, Status> {
     TopicName::new(name).map_err(bad_name)
 }
 
-fn group_name(name: &str) -> Result<GroupName, Status> {
+pub(super) fn group_name(name: &str) -> Result<GroupName, Status> {
     GroupName::new(name).map_err(bad_name)
 }
 
@@ -339,6 +339,13 @@ fn group(info: GroupInfo) -> v1::Group {
         dead: topic.dead,
         stopped: topic.stopped,
     };
+    let instance = |one: crate::broker::GroupInstance| v1::GroupInstance {
+        topic: one.topic.to_string(),
+        instance: one.instance.to_string(),
+        behind: one.behind,
+        lease_until: one.lease_until.get(),
+        lost: one.lost,
+    };
     let part = |part: GroupPart| v1::GroupPart {
         broker_group: part.broker_group.to_string(),
         id: part.id.get(),
@@ -348,6 +355,7 @@ fn group(info: GroupInfo) -> v1::Group {
         topics: part.topics.into_iter().map(topic).collect(),
         order: part.rule.order.name().to_owned(),
         exhausted: part.rule.exhausted.name().to_owned(),
+        instances: part.instances.into_iter().map(instance).collect(),
     };
     v1::Group {
         name: info.name.to_string(),

@@ -1,4 +1,4 @@
-//! `apache.rocketmq.v2` and `raftmq.v1.Admin` on one port.
+//! `apache.rocketmq.v2`, `raftmq.v1.Admin` and `raftmq.v1.Broadcast` on one port.
 //!
 //! What it is: thin. It reads who calls, checks what a request may hold, asks
 //! [`Broker`], and writes the answer in the form that official clients
@@ -11,6 +11,7 @@
 
 mod ack;
 mod admin;
+mod broadcast;
 mod budget;
 mod convert;
 mod ending;
@@ -41,6 +42,7 @@ use tonic::transport::Server;
 
 use crate::broker::Broker;
 use crate::wire::raftmq::admin_server::AdminServer;
+use crate::wire::raftmq::broadcast_server::BroadcastServer;
 use crate::wire::rocketmq::messaging_service_server::MessagingServiceServer;
 
 use self::budget::Budgeted;
@@ -91,6 +93,7 @@ pub async fn serve(
     let streams = Streams::default();
     let messaging =
         Messaging { broker: broker.clone(), streams: streams.clone(), ending: ending.clone() };
+    let broadcast = broadcast::Broadcast { broker: broker.clone(), ending: ending.clone() };
     let admin = admin::Admin { broker, from_anywhere: options.admin_from_anywhere };
     let router = Server::builder()
         .timeout(RESPONSE_TIMEOUT)
@@ -105,7 +108,8 @@ pub async fn serve(
             MessagingServiceServer::new(messaging).max_decoding_message_size(REQUEST_BYTES_MAX),
             HELD_BYTES_MAX,
         ))
-        .add_service(AdminServer::new(admin));
+        .add_service(AdminServer::new(admin))
+        .add_service(BroadcastServer::new(broadcast));
     let connections = listener::admitted(listener, options.admission, options.tls);
     let mut stop = ending;
     let serving =
