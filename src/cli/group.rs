@@ -146,6 +146,10 @@ impl Group {
             Self::Describe { name, ask } => {
                 let group = ask.client().await?.group(&name).await?;
                 output.show(&group, progress);
+                let with = group.parts.iter().any(|part| !part.instances.is_empty());
+                if with && !output.is_json() {
+                    output.line(format_args!("\n{}", instances(&group)));
+                }
                 output.differences(&group.differences);
             }
             Self::Resume { name, topic, ask } => {
@@ -204,6 +208,23 @@ fn progress(group: &GroupInfo) -> Table {
     let head =
         ["GROUP", "BROKER GROUP", "TOPIC", "READY", "IN FLIGHT", "EXPIRED", "DEAD", "STOPPED"];
     Table::new(head, rows)
+}
+
+/// Those that each see everything.
+fn instances(group: &GroupInfo) -> Table {
+    let all =
+        group.parts.iter().flat_map(|part| part.instances.iter().map(move |one| (part, one)));
+    let rows = all.map(|(part, one)| {
+        [
+            one.instance.clone(),
+            part.broker_group.clone(),
+            one.topic.clone(),
+            one.behind.to_string(),
+            one.lost.to_string(),
+            one.lease_until.to_string(),
+        ]
+    });
+    Table::new(["INSTANCE", "BROKER GROUP", "TOPIC", "BEHIND", "LOST", "LEASE UNTIL"], rows)
 }
 
 #[cfg(test)]

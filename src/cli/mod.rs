@@ -14,6 +14,7 @@ mod delayed;
 mod failure;
 mod group;
 mod inspect;
+mod listen;
 mod members;
 mod message;
 mod output;
