@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::broker::api::ClientKind;
+use crate::broker::broadcast::encode_fetched;
 use crate::broker::members::encode_step;
 use crate::broker::remote::{Declined, Question, encode_parcels, encode_watched};
 use crate::broker::transactions::{encode_asked, encode_living};
@@ -51,6 +52,13 @@ impl Replica {
             Ok(Question::LeadBy(to)) => encode_step(&self.hand_to(to).await),
             Ok(Question::Producers(wanted)) => encode_living(&self.producers.living(&wanted)),
             Ok(Question::Check(parcels)) => encode_asked(&self.ask_producers(parcels).await),
+            Ok(Question::Fetch(wish)) => {
+                let deadline = Instant::now() + wish.poll.min(FORWARDED_POLL_MAX);
+                encode_fetched(match TagFilter::parse(&wish.filter) {
+                    Ok(filter) => self.fetch_here(&wish, &filter, deadline).await,
+                    Err(error) => Err(unreadable(&error)),
+                })
+            }
             Err(error) => encode_parcels(&Err(unreadable(&error))),
         }
     }

@@ -229,6 +229,21 @@ pub struct GroupPart {
     pub topics: Vec<GroupTopic>,
     /// How long its dead letters can be read; `None` as long as the log is kept.
     pub dead_keep: Option<Millis>,
+    /// At most 1000, in the order of topics and names; only where one group is described.
+    pub instances: Vec<GroupInstance>,
+}
+
+/// An instance that sees everything of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupInstance {
+    pub topic: TopicName,
+    pub instance: ClientId,
+    /// Messages that it has not passed.
+    pub behind: u64,
+    /// Its positions are kept until then.
+    pub lease_until: UtcMillis,
+    /// Taken by retention before it had passed them, ever.
+    pub lost: u64,
 }
 
 /// What a group has before it on one topic.

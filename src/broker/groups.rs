@@ -4,13 +4,13 @@ use tokio::time::Instant;
 
 use crate::base::{DELAY_LEVELS, GroupName, Millis, TopicName};
 use crate::broker::Replica;
-use crate::broker::api::{GroupPart, GroupTopic, NewGroup};
+use crate::broker::api::{GroupInstance, GroupPart, GroupTopic, NewGroup};
 use crate::broker::error::{GroupError, LimitError, NoGroup};
 use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::replica::Inner;
 use crate::broker::topics::PAGE_MAX;
 use crate::command::{Backoff, Command, CreateGroup, GROWTH_MAX, OrderRule, Refusal, Reply};
-use crate::machine::{Group, Lag, State};
+use crate::machine::{Group, InstanceView, Lag, State};
 
 /// Deliveries of a message before it counts as exhausted: RocketMQ's 16 retries and the first one.
 pub(super) const ATTEMPTS_DEFAULT: u32 = 17;
@@ -109,7 +109,11 @@ impl Replica {
     }
 
     pub(super) fn group_part(&self, name: &GroupName) -> Option<GroupPart> {
-        self.group.read(|state| state.group(name).map(|group| self.part_of_group(state, group)))
+        self.group.read(|state| {
+            let group = state.group(name)?;
+            let instances = instances(state, group);
+            Some(GroupPart { instances, ..self.part_of_group(state, group) })
+        })
     }
 
     fn part_of_group(&self, state: &State, group: &Group) -> GroupPart {
@@ -131,6 +135,7 @@ impl Replica {
             created: group.created,
             topics,
             dead_keep: group.dead_keep,
+            instances: Vec::new(),
         }
     }
 }
@@ -155,6 +160,15 @@ pub(super) fn check_backoff(backoff: &Backoff) -> Result<(), LimitError> {
         value: backoff.to_string(),
         allowed: format!("a first time above 0 and not beyond the largest, times 1 to {most} each"),
     })
+}
+
+fn instances(state: &State, group: &Group) -> Vec<GroupInstance> {
+    let instance = |view: InstanceView| {
+        let InstanceView { instance, until, behind, lost, .. } = view;
+        let topic = state.topic_by_id(view.topic)?.name.clone();
+        Some(GroupInstance { topic, instance, behind, lease_until: until, lost })
+    };
+    state.instances(group.id, PAGE_MAX).into_iter().filter_map(instance).collect()
 }
 
 impl Inner {

@@ -12,6 +12,7 @@
 mod ack;
 mod answer;
 mod api;
+mod broadcast;
 mod clients;
 mod dead_letters;
 mod delay;
@@ -26,6 +27,7 @@ mod lane;
 mod members;
 mod propose;
 mod pulse;
+mod readers;
 mod receive;
 mod remote;
 mod replica;
@@ -41,9 +43,13 @@ mod written;
 
 pub use api::{
     AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, GroupInfo,
-    GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep, NewGroup,
-    NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent, StepOutcome,
-    TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
+    GroupInstance, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep,
+    NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent,
+    StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
+};
+pub use broadcast::{
+    CommitPlace, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart, InstancePlace, LeaveRequest,
+    PlaceRequest,
 };
 pub use dead_letters::{
     DeadLetterInfo, DeathFacts, GroupChange, LetterCursor, LetterFilter, RedrivenLetter,
@@ -75,7 +81,7 @@ use crate::base::{GroupId, Millis, NodeId, TopicId};
 use crate::broker::waiters::Waiters;
 use crate::command::Retention;
 pub use crate::command::{
-    Backoff, Curve, DeathReason, Decided, Decider, Decision, Exhausted, GROWTH_MAX, Order,
+    Backoff, Begin, Curve, DeathReason, Decided, Decider, Decision, Exhausted, GROWTH_MAX, Order,
     OrderRule, Redriven, TimerOutcome,
 };
 use crate::machine::Effect;

@@ -7,6 +7,7 @@ use crate::base::{
     UtcMillis,
 };
 use crate::broker::api::{MembersChange, ReceiveRequest};
+use crate::broker::broadcast::Wish;
 use crate::broker::dead_letters::DeathFacts;
 use crate::broker::members::{read_change, write_change};
 use crate::broker::transactions::{CheckParcel, Wanted};
@@ -32,6 +33,8 @@ pub(super) enum Question {
     Producers(Vec<Wanted>),
     /// To anyone: ask your producers what became of these.
     Check(Vec<CheckParcel>),
+    /// To the leader: a long poll that takes nothing.
+    Fetch(Wish),
 }
 
 /// One message as it travels between nodes: the record as stored, and what delivery adds.
@@ -73,6 +76,7 @@ const MEMBERS: u8 = 5;
 const LEAD_BY: u8 = 6;
 const PRODUCERS: u8 = 40;
 const CHECK: u8 = 41;
+const FETCH: u8 = 75;
 
 impl Question {
     pub(super) fn encode(&self) -> Bytes {
@@ -112,6 +116,10 @@ impl Question {
                 writer.u8(CHECK);
                 writer.list(parcels, |writer, one| one.write(writer));
             }
+            Self::Fetch(wish) => {
+                writer.u8(FETCH);
+                wish.write(&mut writer);
+            }
         }
         writer.finish()
     }
@@ -133,6 +141,7 @@ impl Question {
             LEAD_BY => Self::LeadBy(NodeId::new(reader.u64()?)),
             PRODUCERS => Self::Producers(reader.list(Wanted::read)?),
             CHECK => Self::Check(reader.list(CheckParcel::read)?),
+            FETCH => Self::Fetch(Wish::read(&mut reader)?),
             found => return Err(CommandError::Kind { what: "a peer's question", found }),
         };
         reader.end()?;

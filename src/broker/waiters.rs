@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::base::{GroupId, TopicId};
+use crate::broker::readers::Readers;
 
 /// Members of one group that want the same of one topic wait in one line, first come first served.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +34,7 @@ struct Lines {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiters {
     lines: Arc<Mutex<Lines>>,
+    readers: Readers,
 }
 
 /// One place in a line; leaving it is dropping it.
@@ -60,6 +62,7 @@ impl Waiters {
 
     /// `count` messages of a topic became visible: in each line at most as many wake up.
     pub(super) fn arrived(&self, topic: TopicId, count: usize) {
+        self.readers.arrived(topic);
         let mut lines = self.lines.lock();
         for queue in lines.of_topic.get_mut(&topic).into_iter().flat_map(HashMap::values_mut) {
             wake(queue, count);
@@ -78,6 +81,7 @@ impl Waiters {
 
     /// Everyone looks again: leadership moved, or a topic or group is gone.
     pub(super) fn wake_all(&self) {
+        self.readers.wake_all();
         let lines = self.lines.lock();
         for (_, notify) in lines.of_topic.values().flat_map(HashMap::values).flatten() {
             notify.notify_one();
@@ -92,6 +96,11 @@ impl Waiters {
 
     pub(super) fn waiting(&self) -> usize {
         self.lines.lock().waiting
+    }
+
+    /// Those who take nothing away.
+    pub(super) fn readers(&self) -> &Readers {
+        &self.readers
     }
 }
 

@@ -213,6 +213,10 @@ impl Group {
                 if !output.is_json() {
                     output.show(&group, settings);
                 }
+                let with = group.parts.iter().any(|part| !part.instances.is_empty());
+                if with && !output.is_json() {
+                    output.line(format_args!("\n{}", instances(&group)));
+                }
                 output.differences(&group.differences);
             }
             Self::Resume { name, topic, ask } => {
@@ -329,6 +333,22 @@ fn waits(part: &GroupPart) -> String {
         }
         None => part.backoff.iter().map(|wait| time(*wait)).collect::<Vec<_>>().join(","),
     }
+}
+
+/// Those that each see everything.
+fn instances(group: &GroupInfo) -> Table {
+    let all = group.parts.iter().flat_map(|part| part.instances.iter().map(move |one| (part, one)));
+    let rows = all.map(|(part, one)| {
+        [
+            one.instance.clone(),
+            part.broker_group.clone(),
+            one.topic.clone(),
+            one.behind.to_string(),
+            one.lost.to_string(),
+            one.lease_until.to_string(),
+        ]
+    });
+    Table::new(["INSTANCE", "BROKER GROUP", "TOPIC", "BEHIND", "LOST", "LEASE UNTIL"], rows)
 }
 
 #[cfg(test)]

@@ -252,6 +252,18 @@ fn describe(command: &Command) -> String {
         Command::Reschedule { timer, due } => {
             format!("reschedule {} to {due}", describe_timer(timer))
         }
+        Command::Position(position) => {
+            let (instance, group, topic) = (&position.instance, position.group, position.topic);
+            let (moves, lease) = (position.positions.len(), position.lease);
+            format!(
+                "instance {instance} of group {group} on topic {topic} moves on in {moves} queues, \
+                 lease {lease}"
+            )
+        }
+        Command::Leave(leave) => {
+            let (instance, group, topic) = (&leave.instance, leave.group, leave.topic);
+            format!("instance {instance} of group {group} leaves topic {topic}")
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use super::Ask;
 use super::delayed::{Recall, Reschedule, When};
 use super::failure::Failure;
 use super::group::{group_name, millis};
+use super::listen::Listen;
 use super::output::{Output, Table, or_dash};
 use super::topic::topic_name;
 
@@ -29,6 +30,8 @@ pub(super) enum Message {
     Reschedule(Reschedule),
     /// Receive messages of a consumer group. Without --ack they come again after --invisible.
     Receive(Receive),
+    /// Listen as one instance of a consumer group that sees every message of a topic.
+    Listen(Listen),
 }
 
 #[derive(Debug, Args)]
@@ -114,6 +117,7 @@ impl Message {
             Self::Receive(receive) => receive.run(output).await,
             Self::Recall(recall) => recall.run(output).await,
             Self::Reschedule(reschedule) => reschedule.run(output).await,
+            Self::Listen(listen) => listen.run(output).await,
         }
     }
 }
@@ -214,7 +218,7 @@ impl Receive {
 
 /// A received message with its body as far as it is text.
 #[derive(Debug, Serialize)]
-struct Shown<'a> {
+pub(super) struct Shown<'a> {
     #[serde(flatten)]
     message: &'a Received,
     /// The body when it is UTF-8, otherwise absent.
@@ -233,7 +237,7 @@ impl<'a> From<&'a Received> for Shown<'a> {
     }
 }
 
-fn table(received: &[Shown<'_>]) -> Table {
+pub(super) fn table(received: &[Shown<'_>]) -> Table {
     let row = |shown: &Shown<'_>| {
         let message = shown.message;
         let properties = message.properties.iter().map(|(name, value)| format!("{name}={value}"));

@@ -15,6 +15,7 @@ mod dlq;
 mod failure;
 mod group;
 mod inspect;
+mod listen;
 mod members;
 mod message;
 mod output;

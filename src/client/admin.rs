@@ -9,9 +9,9 @@ use crate::wire::raftmq as v1;
 
 use super::error::ClientError;
 use super::values::{
-    BackoffCurve, BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupPart, GroupShape,
-    GroupTopic, MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, TopicInfo,
-    TopicPart, TopicShape,
+    BackoffCurve, BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupInstance, GroupPart,
+    GroupShape, GroupTopic, MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo,
+    TopicInfo, TopicPart, TopicShape,
 };
 use super::{CALL_TIMEOUT, Client};
 
@@ -280,6 +280,13 @@ pub(super) fn group(group: v1::Group) -> GroupInfo {
         stopped: topic.stopped,
         dead_letters: topic.dead_letters,
     };
+    let instance = |one: v1::GroupInstance| GroupInstance {
+        topic: one.topic,
+        instance: one.instance,
+        behind: one.behind,
+        lease_until: one.lease_until,
+        lost: one.lost,
+    };
     let part = |part: v1::GroupPart| GroupPart {
         broker_group: part.broker_group,
         id: part.id,
@@ -291,6 +298,7 @@ pub(super) fn group(group: v1::Group) -> GroupInfo {
         topics: part.topics.into_iter().map(topic).collect(),
         curve: part.curve.map(BackoffCurve::told),
         dead_keep: part.dead_keep_millis,
+        instances: part.instances.into_iter().map(instance).collect(),
     };
     GroupInfo {
         name: group.name,

@@ -1,7 +1,8 @@
 //! Our own client: what the command line asks a broker, over the protocols that brokers serve.
 //!
 //! What it is: [`Client`], one connection to one node; on it [`Producer`], which sends with a window
-//! over several connections, [`SimpleConsumer`] and [`PushConsumer`]. Messages go by `apache.rocketmq.v2`, the
+//! over several connections, [`SimpleConsumer`], [`PushConsumer`], and [`BroadcastConsumer`], which
+//! sees everything. Messages go by `apache.rocketmq.v2`, the last one's by `raftmq.v1.Broadcast`, the
 //! rest by `raftmq.v1.Admin`. Its values derive serde, because the command line prints them.
 //! Promises: an `Ok` is what the broker said, and a refusal carries its code and text; nothing is
 //! repeated on its own account, so an unknown outcome stays visible.
@@ -9,6 +10,7 @@
 
 mod admin;
 mod dead_letters;
+mod broadcast_consumer;
 mod error;
 mod messages;
 mod producer;
@@ -29,6 +31,7 @@ use crate::wire::raftmq::admin_client::AdminClient;
 use crate::wire::rocketmq::messaging_service_client::MessagingServiceClient;
 
 pub use crate::message::PRIORITY_MAX;
+pub use broadcast_consumer::{BroadcastConsumer, BroadcastTake, Polled};
 pub use dead_letters::{DeadLetter, DeadLetterFilter, GroupChange, RedrivenLetter};
 pub use error::ClientError;
 pub use producer::Producer;
@@ -37,9 +40,9 @@ pub use registrar::Registrar;
 pub use simple_consumer::SimpleConsumer;
 pub use transactions::{EndedTransaction, HalfMessage, OpenTransaction, TransactionAction};
 pub use values::{
-    BackoffCurve, BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupPart,
-    GroupShape, GroupTopic, MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo,
-    Received, RouteQueue, SentMessage, Take, TopicInfo, TopicPart, TopicShape,
+    BackoffCurve, BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupInstance,
+    GroupPart, GroupShape, GroupTopic, MembersChange, MembersStep, NewMember, NodeStatus, Page,
+    QueueInfo, Received, RouteQueue, SentMessage, Take, TopicInfo, TopicPart, TopicShape,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.

@@ -224,6 +224,21 @@ pub struct GroupPart {
     pub curve: Option<BackoffCurve>,
     /// Milliseconds that its dead letters can be read; 0 as long as the log is kept.
     pub dead_keep: u64,
+    /// Only where one group is described.
+    pub instances: Vec<GroupInstance>,
+}
+
+/// An instance that sees everything of a topic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupInstance {
+    pub topic: String,
+    pub instance: String,
+    /// Messages that it has not passed.
+    pub behind: u64,
+    /// Its positions are kept until then: milliseconds since 1970-01-01T00:00:00Z.
+    pub lease_until: u64,
+    /// Taken by retention before it had passed them, ever.
+    pub lost: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

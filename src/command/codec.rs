@@ -4,6 +4,7 @@
 //! Every number here is persisted: a kind is given once and never reused, a field is never
 //! reinterpreted. New fields come as a new kind or a new version.
 
+mod broadcast;
 mod delay;
 mod delivery;
 mod fields;
@@ -73,6 +74,8 @@ const REDRIVE: u8 = 50;
 /// the kinds above. A kind that says even more begins with what this one has.
 const CREATE_RETRIED_GROUP: u8 = 51;
 const UPDATE_GROUP: u8 = 52;
+const POSITION: u8 = 80;
+const LEAVE: u8 = 81;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -169,6 +172,8 @@ pub(super) fn encode(command: &Command) -> Bytes {
         Command::Resume(transaction) => writer.kind(RESUME, transaction),
         Command::Redrive(redrive) => writer.kind(REDRIVE, redrive),
         Command::UpdateGroup(update) => writer.kind(UPDATE_GROUP, update),
+        Command::Position(position) => writer.kind(POSITION, position),
+        Command::Leave(leave) => writer.kind(LEAVE, leave),
     }
     writer.finish()
 }
@@ -205,6 +210,7 @@ fn version(command: &Command) -> u8 {
         Command::Schedule(_) | Command::Recall(_) | Command::Reschedule { .. } => 3,
         Command::Prepare(_) | Command::End(_) | Command::Check(_) | Command::Resume(_) => 3,
         Command::Redrive(_) | Command::UpdateGroup(_) => 4,
+        Command::Position(_) | Command::Leave(_) => 4,
     }
 }
 
@@ -251,6 +257,8 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         REDRIVE => Command::Redrive(reader.get()?),
         CREATE_RETRIED_GROUP => Command::CreateGroup(retry::read_group(&mut reader)?),
         UPDATE_GROUP => Command::UpdateGroup(reader.get()?),
+        POSITION => Command::Position(reader.get()?),
+        LEAVE => Command::Leave(reader.get()?),
         found => return Err(CommandError::Kind { what: "the kind of a command", found }),
     };
     reader.end()?;

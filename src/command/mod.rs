@@ -6,6 +6,7 @@
 //! Never: a deadline (commands carry durations; apply adds the entry's own stamp), a clock, or a
 //! decision.
 
+mod broadcast;
 mod codec;
 mod delay;
 mod delivery;
@@ -18,6 +19,7 @@ mod retry;
 mod schema;
 mod transaction;
 
+pub use broadcast::{Begin, Leave, Placed, Position};
 pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
 pub use delay::{Schedule, ScheduleItem, Scheduled, TimerKey, TimerOutcome};
 pub use delivery::{
@@ -105,6 +107,9 @@ pub enum Command {
     Resume(Transaction),
     Redrive(Redrive),
     UpdateGroup(UpdateGroup),
+    /// An instance that sees everything lives, and is so far.
+    Position(Position),
+    Leave(Leave),
 }
 
 impl Command {

@@ -194,6 +194,36 @@ fn transactions() -> impl Strategy<Value = Command> {
     ]
 }
 
+fn positions() -> impl Strategy<Value = Vec<(QueueId, QueueOffset)>> {
+    let one = |(queue, offset)| (QueueId::new(queue), QueueOffset::new(offset));
+    vec(any::<(u32, u64)>().prop_map(one), 0..4)
+}
+
+fn broadcast() -> impl Strategy<Value = Command> {
+    let position = (any::<(u64, u64, u64, u64, Option<u64>, bool, bool)>(), client(), positions())
+        .prop_map(|(numbers, instance, positions)| {
+            let (group, topic, lease, attempt, incarnation, seek, earliest) = numbers;
+            Command::Position(Position {
+                group: GroupId::new(group),
+                topic: TopicId::new(topic),
+                instance,
+                lease: Millis::new(lease),
+                begin: if earliest { Begin::Earliest } else { Begin::Latest },
+                attempt,
+                incarnation: incarnation.map(LogIndex::new),
+                seek,
+                positions,
+            })
+        });
+    let leave =
+        (any::<(u64, u64, u64)>(), client()).prop_map(|((group, topic, incarnation), instance)| {
+            let (group, topic) = (GroupId::new(group), TopicId::new(topic));
+            let incarnation = LogIndex::new(incarnation);
+            Command::Leave(Leave { group, topic, instance, incarnation })
+        });
+    prop_oneof![position, leave]
+}
+
 fn decision() -> impl Strategy<Value = Decision> {
     prop_oneof![Just(Decision::Commit), Just(Decision::RollBack)]
 }
@@ -255,6 +285,7 @@ fn command() -> impl Strategy<Value = Command> {
         subscribe().prop_map(Command::Unsubscribe),
         any::<u32>().prop_map(|limit| Command::Tick { limit }),
         Just(Command::Audit),
+        broadcast(),
     ]
 }
 
@@ -381,6 +412,15 @@ fn reply() -> impl Strategy<Value = Reply> {
             Just(TimerOutcome::NotFound),
         ]
         .prop_map(Reply::Timer),
+        (any::<(u64, bool, u64, u64)>(), positions()).prop_map(
+            |((incarnation, known, until, lost), positions)| Reply::Placed(Placed {
+                incarnation: LogIndex::new(incarnation),
+                known,
+                until: UtcMillis::new(until),
+                lost,
+                positions,
+            })
+        ),
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{CommandError, Decided, Redriven, Scheduled, TimerOutcome, Unit, codec};
+use super::{CommandError, Decided, Placed, Redriven, Scheduled, TimerOutcome, Unit, codec};
 use crate::base::{
     CheckoutId, GroupId, LogIndex, LogPosition, QueueId, QueueOffset, TopicId, UtcMillis,
 };
@@ -50,6 +50,8 @@ pub enum Reply {
     Timer(TimerOutcome),
     /// One for each dead letter, in order.
     Redriven(Vec<Redriven>),
+    /// Where an instance stands.
+    Placed(Placed),
 }
 
 impl Reply {

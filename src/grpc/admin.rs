@@ -363,6 +363,13 @@ fn group(info: GroupInfo) -> v1::Group {
         stopped: topic.stopped,
         dead_letters: topic.dead_letters,
     };
+    let instance = |one: crate::broker::GroupInstance| v1::GroupInstance {
+        topic: one.topic.to_string(),
+        instance: one.instance.to_string(),
+        behind: one.behind,
+        lease_until: one.lease_until.get(),
+        lost: one.lost,
+    };
     let part = |part: GroupPart| {
         let (backoff, curve) = dead_letters::told(part.backoff);
         v1::GroupPart {
@@ -376,6 +383,7 @@ fn group(info: GroupInfo) -> v1::Group {
             exhausted: part.rule.exhausted.name().to_owned(),
             curve,
             dead_keep_millis: part.dead_keep.map_or(0, Millis::get),
+            instances: part.instances.into_iter().map(instance).collect(),
         }
     };
     v1::Group {

@@ -1,4 +1,4 @@
-//! `apache.rocketmq.v2` and `raftmq.v1.Admin` on one port.
+//! `apache.rocketmq.v2`, `raftmq.v1.Admin` and `raftmq.v1.Broadcast` on one port.
 //!
 //! What it is: thin. It reads who calls, checks what a request may hold, asks
 //! [`Broker`], and writes the answer in the form that official clients
@@ -11,6 +11,7 @@
 
 mod ack;
 mod admin;
+mod broadcast;
 mod budget;
 mod convert;
 mod dead_letters;
@@ -42,6 +43,7 @@ use tonic::transport::Server;
 
 use crate::broker::Broker;
 use crate::wire::raftmq::admin_server::AdminServer;
+use crate::wire::raftmq::broadcast_server::BroadcastServer;
 use crate::wire::rocketmq::messaging_service_server::MessagingServiceServer;
 
 use self::budget::Budgeted;
@@ -92,6 +94,7 @@ pub async fn serve(
     let streams = Streams::default();
     let messaging =
         Messaging { broker: broker.clone(), streams: streams.clone(), ending: ending.clone() };
+    let broadcast = broadcast::Broadcast { broker: broker.clone(), ending: ending.clone() };
     let admin = admin::Admin { broker, from_anywhere: options.admin_from_anywhere };
     let router = Server::builder()
         .timeout(RESPONSE_TIMEOUT)
@@ -106,7 +109,8 @@ pub async fn serve(
             MessagingServiceServer::new(messaging).max_decoding_message_size(REQUEST_BYTES_MAX),
             HELD_BYTES_MAX,
         ))
-        .add_service(AdminServer::new(admin));
+        .add_service(AdminServer::new(admin))
+        .add_service(BroadcastServer::new(broadcast));
     let connections = listener::admitted(listener, options.admission, options.tls);
     let mut stop = ending;
     let serving =

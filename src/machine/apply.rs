@@ -81,7 +81,8 @@ impl State {
             Command::Unsubscribe(subscribe) => self.subscriptions.remove(&subscribe),
             Command::Tick { limit } => {
                 let ended = self.end_deadlines(entry, limit, effects)?;
-                let fired = ended + self.fire(entry, limit, effects)?;
+                let left = self.instances.tick(entry.stamp, limit);
+                let fired = ended + left + self.fire(entry, limit, effects)?;
                 Reply::Ticked { fired }
             }
             Command::Audit => {
@@ -105,6 +106,11 @@ impl State {
             Command::Resume(transaction) => self.resume(entry, transaction),
             Command::Redrive(redrive) => self.redrive(entry, &redrive, effects),
             Command::UpdateGroup(update) => self.update_group(&update),
+            Command::Position(position) => self.place(entry, &position),
+            Command::Leave(leave) => {
+                self.instances.leave(&leave);
+                Reply::Done
+            }
         })
     }
 
@@ -131,6 +137,7 @@ impl State {
         self.dead.drop_topic(topic, &mut self.deliveries);
         self.marks.drop_topic(topic);
         self.timers.drop_topic(topic, entry.stamp);
+        self.instances.drop_topic(topic);
         effects.push(Effect::TopicGone { topic });
         Reply::Done
     }
@@ -181,6 +188,7 @@ impl State {
         }
         self.subscriptions.drop_group(group);
         self.deliveries.drop_group(group);
+        self.instances.drop_group(group);
         effects.push(Effect::GroupGone { group });
         Reply::Done
     }

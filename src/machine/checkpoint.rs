@@ -23,6 +23,7 @@ use super::extents::{ExtentFile, Extents, Layout};
 use super::groups::Groups;
 use super::hash::Image;
 use super::head::Head;
+use super::instances::Instances;
 use super::late::LateUnits;
 use super::retention::Marks;
 use super::state::State;
@@ -59,6 +60,7 @@ const HALVES: u8 = 17;
 const DECIDED: u8 = 18;
 const LATE: u8 = 19;
 const DEAD_LETTERS: u8 = 30;
+const INSTANCES: u8 = 39;
 const LOCAL: u8 = 100;
 
 /// The state after one entry, copied so that applying can go on. Cheap to make; turning it into
@@ -193,6 +195,7 @@ impl State {
             section(DECIDED, &|w| self.decided.write(w)),
             section(LATE, &|w| self.late.write(w)),
             section(DEAD_LETTERS, &|w| self.dead.write(w)),
+            section(INSTANCES, &|w| self.instances.write(w)),
         ];
         Image { sections, timers: self.timers.image(), dedup: self.dedup.image() }
     }
@@ -357,6 +360,7 @@ impl Sections {
             TIMERS..=ENDED,
             HALVES..=LATE,
             DEAD_LETTERS..=DEAD_LETTERS,
+            INSTANCES..=INSTANCES,
             LOCAL..=LOCAL,
         ];
         let odd = |number: &u8| !known.iter().any(|known| known.contains(number));
@@ -386,6 +390,7 @@ impl Sections {
             decided: self.table(DECIDED, DecidedMemory::read)?,
             late,
             dead: self.table(DEAD_LETTERS, DeadLetters::read)?,
+            instances: self.table(INSTANCES, Instances::read)?,
             audit: None,
         };
         state.check().map_err(|error| error.of_section(END))?;
@@ -424,6 +429,7 @@ impl State {
         self.late.check(bounds, self.marks.newest_end())?;
         self.deliveries.check(bounds, front, self.halves.len() + self.late.len())?;
         self.dead.check(bounds, |topic| self.owner_of(topic), &self.deliveries)?;
+        self.instances.check(bounds, |group| self.groups.get(group).is_ok())?;
         self.timers.check(front)
     }
 }

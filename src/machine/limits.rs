@@ -61,7 +61,16 @@ pub const DEAD_LETTERS_MAX: usize = 1 << 20;
 /// Most dead letters of one redrive.
 pub const REDRIVE_MAX: usize = 1000;
 
+/// Most instances of a broker group that each see everything of a topic; each costs about 300 bytes
+/// beside its positions.
+pub const INSTANCES_MAX: usize = 100_000;
+/// Most queues of all of them together; each costs 8 bytes.
+pub const POSITIONS_MAX: usize = 4 << 20;
+/// Longest lease of an instance's positions.
+pub const LEASE_MAX: Millis = Millis::from_secs(30 * 24 * 60 * 60);
+
 const _: () = assert!(DECIDED_MIN <= DECIDED_MAX);
+const _: () = assert!(POSITIONS_MAX >= QUEUES_MAX as usize);
 const _: () = assert!(DEDUP_MIN <= DEDUP_MAX && DEDUP_MAX <= u32::MAX as u64);
 const _: () = assert!(ENDED_MIN <= ENDED_MAX && TIMERS_MAX < u32::MAX as usize);
 const _: () = assert!(PENDING_PER_QUEUE_MAX <= PENDING_MAX);

@@ -24,6 +24,7 @@ mod extents;
 mod groups;
 mod hash;
 mod head;
+mod instances;
 mod late;
 mod limits;
 mod purge;
@@ -60,11 +61,12 @@ pub use self::deliveries::{
 pub use self::effect::Effect;
 pub use self::error::{ApplyError, CheckpointError, InstallError, OpenError};
 pub use self::groups::Group;
+pub use self::instances::InstanceView;
 pub use self::limits::{
     DEAD_LETTERS_MAX, DECIDED_MAX, DECIDED_MIN, DECIDED_WINDOW, DEDUP_MAX, DEDUP_MIN, DEDUP_WINDOW,
-    EXPRESSION_MAX, GROUP_TOPICS_MAX, GROUPS_MAX, HALVES_MAX, MARKS_MAX, PENDING_BYTES_MAX,
-    PENDING_MAX, PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, REDRIVE_MAX,
-    SUBSCRIPTIONS_MAX, TIMERS_MAX, TOPICS_MAX, VIEW_MAX,
+    EXPRESSION_MAX, GROUP_TOPICS_MAX, GROUPS_MAX, HALVES_MAX, INSTANCES_MAX, LEASE_MAX, MARKS_MAX,
+    PENDING_BYTES_MAX, PENDING_MAX, PENDING_PER_QUEUE_MAX, POSITIONS_MAX, QUEUES_MAX,
+    QUEUES_TOTAL_MAX, REDRIVE_MAX, SUBSCRIPTIONS_MAX, TIMERS_MAX, TOPICS_MAX, VIEW_MAX,
 };
 pub use self::retention::{Front, Mark};
 pub use self::state::State;

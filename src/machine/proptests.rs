@@ -1,5 +1,6 @@
 //! Random deliveries against a model that knows every offset, with restarts and power cuts.
 
+mod instances;
 mod order;
 
 use std::collections::BTreeMap;

@@ -35,6 +35,7 @@ impl State {
         self.deliveries.expire_below(&starts, &mut expired);
         self.deliveries.expire_visible(front.end, stamp, None, &mut expired);
         self.timers.expire_below(&starts);
+        self.instances.expire_below(&starts);
         effects.extend(expired.effects());
         self.marks.intend(front);
         Reply::Done
@@ -104,6 +105,7 @@ impl State {
         self.deliveries.expire_below(&starts, &mut expired);
         self.deliveries.expire_visible(end, stamp, Some(topic), &mut expired);
         self.timers.expire_below(&starts);
+        self.instances.expire_below(&starts);
         effects.extend(expired.effects());
         Reply::Done
     }

@@ -13,6 +13,7 @@ use super::deliveries::{
 use super::extents::Extents;
 use super::groups::{Group, Groups};
 use super::head::Head;
+use super::instances::Instances;
 use super::late::LateUnits;
 use super::retention::{Front, Mark, Marks};
 use super::subscriptions::Subscriptions;
@@ -41,6 +42,7 @@ pub struct State {
     pub(super) decided: DecidedMemory,
     pub(super) late: LateUnits,
     pub(super) dead: DeadLetters,
+    pub(super) instances: Instances,
     /// The last audit: volatile, outside the state hash.
     pub(super) audit: Option<(LogIndex, u64)>,
 }
@@ -62,6 +64,7 @@ impl State {
             decided: DecidedMemory::default(),
             late: LateUnits::default(),
             dead: DeadLetters::default(),
+            instances: Instances::default(),
             audit: None,
         }
     }
@@ -255,13 +258,11 @@ impl State {
         self.deliveries.handle_state(handle)
     }
 
-    /// When the next hidden message becomes due: a tick is to be proposed then, not before.
+    /// When the next hidden message becomes due, or the next lease is over: a tick is to be proposed
+    /// then, not before.
     pub fn next_due(&self) -> Option<UtcMillis> {
         let (hidden, delayed) = (self.deliveries.next_due(), self.timers.next_due());
-        match (hidden, delayed) {
-            (Some(hidden), Some(delayed)) => Some(hidden.min(delayed)),
-            (hidden, delayed) => hidden.or(delayed),
-        }
+        [hidden, delayed, self.instances.next_due()].into_iter().flatten().min()
     }
 
     /// Delayed messages that are not visible yet; a number at hand.

@@ -101,7 +101,9 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::End(_)
         | Command::Check(_)
         | Command::Resume(_)
-        | Command::UpdateGroup(_) => true,
+        | Command::UpdateGroup(_)
+        | Command::Position(_)
+        | Command::Leave(_) => true,
         // The second time, what the first one sent back is not found.
         Command::Redrive(_)
         | Command::DeleteTopic { .. }
@@ -138,7 +140,9 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Check(_)
         | Command::Resume(_)
         | Command::Redrive(_)
-        | Command::UpdateGroup(_) => Class::Other,
+        | Command::UpdateGroup(_)
+        | Command::Position(_)
+        | Command::Leave(_) => Class::Other,
         Command::Relocate(_) => Class::Relocate,
         Command::Retain(_)
         | Command::PurgeIntent { .. }

@@ -12,6 +12,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod broadcast;
 mod broker_groups;
 mod client_matrix;
 mod clocks;

@@ -1,5 +1,6 @@
 //! The one door for protocols: it knows all broker groups of the node and chooses among them.
 
+mod broadcast;
 mod catalog;
 mod dead_letters;
 mod delay;

@@ -71,7 +71,7 @@ impl Broker {
 
     /// The replicas to take from, beginning with the one whose turn it is. Where the topic is and
     /// the consumer group is not, the group is made as everywhere else.
-    async fn sources(
+    pub(super) async fn sources(
         &self,
         topic: &TopicName,
         group: &GroupName,

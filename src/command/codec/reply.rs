@@ -4,7 +4,8 @@ use bytes::Bytes;
 
 use super::{Coded, CommandError, Reader, Writer};
 use crate::command::{
-    CheckedOut, DeliveryOutcome, Granted, Prepared, Published, Redriven, Refusal, Reply, Scheduled,
+    CheckedOut, DeliveryOutcome, Granted, Placed, Prepared, Published, Redriven, Refusal, Reply,
+    Scheduled,
 };
 
 /// The first byte of every reply.
@@ -26,6 +27,7 @@ const PREPARED: u8 = 40;
 const ENDED: u8 = 41;
 const CHECKED: u8 = 42;
 const REDRIVEN: u8 = 50;
+const PLACED: u8 = 80;
 
 // Kinds of delivery outcomes, under the same rule.
 const OUTCOME_CHECKED_OUT: u8 = 1;
@@ -123,6 +125,7 @@ impl Coded for Reply {
                 writer.u8(REDRIVEN);
                 writer.list(outcomes, |w, one| one.write(w));
             }
+            Self::Placed(placed) => writer.kind(PLACED, placed),
         }
     }
 
@@ -143,6 +146,7 @@ impl Coded for Reply {
             SCHEDULED => Self::Scheduled(reader.list(Scheduled::read)?),
             TIMER => Self::Timer(reader.get()?),
             REDRIVEN => Self::Redriven(reader.list(Redriven::read)?),
+            PLACED => reader.get::<Placed>().map(Self::Placed)?,
             found => return Err(CommandError::Kind { what: "the kind of a reply", found }),
         })
     }

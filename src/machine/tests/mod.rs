@@ -6,6 +6,7 @@ mod checkpoints;
 mod delay;
 mod deliveries;
 mod golden;
+mod instances;
 mod order;
 mod publish;
 mod retention;
