@@ -8,7 +8,7 @@ use crate::base::{
     BrokerGroupName, ClientId, Durability, GroupId, GroupName, LogIndex, Millis, NodeId, QueueId,
     QueueOffset, TopicId, TopicName, UtcMillis,
 };
-use crate::command::{OrderRule, TimerOutcome};
+use crate::command::{Begin, OrderRule, TimerOutcome};
 use crate::message::{Message, MessageKind};
 use crate::raft::Member;
 
@@ -180,6 +180,7 @@ pub struct NewGroup {
     pub rule: OrderRule,
     /// Where; none stands for all.
     pub broker_groups: Vec<BrokerGroupName>,
+    pub begin: Begin,
 }
 
 /// A topic as it stands.
@@ -231,6 +232,10 @@ pub struct GroupPart {
     pub rule: OrderRule,
     pub created: UtcMillis,
     pub topics: Vec<GroupTopic>,
+    /// From when on it wants messages; `None` from the first one that there is.
+    pub start: Option<UtcMillis>,
+    /// Nothing is handed out.
+    pub paused: bool,
 }
 
 /// What a group has before it on one topic.
@@ -247,6 +252,8 @@ pub struct GroupTopic {
     pub dead: u64,
     /// Message groups that stand still after a last attempt.
     pub stopped: u64,
+    /// How often the group was reset here.
+    pub epoch: u32,
 }
 
 /// A change of who belongs to the broker groups.

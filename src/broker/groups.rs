@@ -2,19 +2,25 @@
 
 use tokio::time::Instant;
 
-use crate::base::{DELAY_LEVELS, GroupName, TopicName};
+use crate::base::{DELAY_LEVELS, GroupId, GroupName, TopicName};
 use crate::broker::Replica;
 use crate::broker::api::{GroupPart, GroupTopic, NewGroup};
 use crate::broker::error::{GroupError, LimitError, NoGroup};
 use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::replica::Inner;
 use crate::broker::topics::PAGE_MAX;
-use crate::command::{Command, CreateGroup, OrderRule, Refusal, Reply};
+use crate::command::{Begin, Command, CreateGroup, OrderRule, Refusal, Reply, StartAt};
 use crate::machine::{Group, Lag, State};
 
 /// Deliveries of a message before it counts as exhausted: RocketMQ's 16 retries and the first one.
 pub(super) const ATTEMPTS_DEFAULT: u32 = 17;
 const ATTEMPTS_MAX: u32 = 1000;
+
+/// What another broker group makes the group with: it begins there from the same time on.
+fn begin_of(state: &State, group: GroupId) -> Begin {
+    let start = state.group_start(group).map_or(StartAt::Earliest, StartAt::Time);
+    Begin { start, paused: state.is_paused(group) }
+}
 
 /// A group as it comes into being when nothing is said of it.
 pub(super) fn default_group(name: &GroupName) -> NewGroup {
@@ -24,6 +30,7 @@ pub(super) fn default_group(name: &GroupName) -> NewGroup {
         backoff: DELAY_LEVELS.to_vec(),
         rule: OrderRule::default(),
         broker_groups: Vec::new(),
+        begin: Begin::default(),
     }
 }
 
@@ -37,6 +44,7 @@ impl Replica {
                 backoff: group.backoff.clone(),
                 rule: group.rule,
                 broker_groups: Vec::new(),
+                begin: begin_of(state, group.id),
             })
         })
     }
@@ -52,6 +60,17 @@ impl Replica {
                 what: "number of attempts",
                 value: group.attempts_max.to_string(),
                 allowed: format!("1 to {ATTEMPTS_MAX}"),
+            }
+            .into());
+        }
+        let now = self.group.wall();
+        if let StartAt::Time(time) = group.begin.start
+            && time > now
+        {
+            return Err(LimitError {
+                what: "time from which the group wants messages",
+                value: time.to_string(),
+                allowed: format!("no later than now, {now}; latest stands for that"),
             }
             .into());
         }
@@ -121,9 +140,10 @@ impl Replica {
             .topics_of(group.id)
             .filter_map(|topic| {
                 let lag = state.lag(group.id, topic);
+                let epoch = state.epoch(group.id, topic);
                 let topic = state.topic_by_id(topic)?.name.clone();
                 let Lag { ready, in_flight, expired, dead, stopped } = lag;
-                Some(GroupTopic { topic, ready, in_flight, expired, dead, stopped })
+                Some(GroupTopic { topic, ready, in_flight, expired, dead, stopped, epoch })
             })
             .collect();
         GroupPart {
@@ -134,6 +154,8 @@ impl Replica {
             rule: group.rule,
             created: group.created,
             topics,
+            start: state.group_start(group.id),
+            paused: state.is_paused(group.id),
         }
     }
 }
@@ -163,8 +185,8 @@ impl Inner {
     }
 
     async fn propose_group(&self, group: &NewGroup, deadline: Instant) -> Result<(), GroupError> {
-        let NewGroup { name, attempts_max, backoff, rule, .. } = group.clone();
-        let create = CreateGroup { name, attempts_max, backoff, rule };
+        let NewGroup { name, attempts_max, backoff, rule, begin, .. } = group.clone();
+        let create = CreateGroup { name, attempts_max, backoff, rule, begin };
         let reply = self.group.propose(Command::CreateGroup(create), deadline).await;
         match reply.map_err(|error| unavailable(&error))? {
             Reply::GroupCreated { .. } => Ok(()),

@@ -13,6 +13,7 @@ mod ack;
 mod answer;
 mod api;
 mod clients;
+mod cursors;
 mod delay;
 mod desk;
 mod error;
@@ -24,6 +25,7 @@ mod handle;
 mod lane;
 mod members;
 mod propose;
+mod pull;
 mod pulse;
 mod receive;
 mod remote;
@@ -44,14 +46,16 @@ pub use api::{
     NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent,
     StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
+pub use cursors::{QueueReset, ResetRequest, ResetStep, ResetTo};
 pub use error::{
     AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,
     DiskFull, EndError, GroupError, HalvesFull, HoldError, KindConflict, KindNotYet, LimitError,
-    NoBrokerGroup, NoGroup, NoTopic, NoTransaction, Overloaded, ReceiveError, RouteError,
-    SendError, TimerError, TopicError, Unavailable,
+    NoBrokerGroup, NoGroup, NoTopic, NoTransaction, OffsetError, Overloaded, ReceiveError,
+    RouteError, SendError, TimerError, TopicError, Unavailable,
 };
 pub use facade::{Broker, Seat};
 pub use gone::{Gone, Leaving, leaving};
+pub use pull::{OffsetOf, PULL_QUEUES, PullRequest, Pulled, QueueRequest};
 pub use pulse::Pulse;
 pub use receive::RECEIVE_BATCH_MAX;
 pub use replica::Replica;
@@ -70,7 +74,9 @@ use tokio::sync::Notify;
 use crate::base::{GroupId, Millis, NodeId, TopicId};
 use crate::broker::waiters::Waiters;
 use crate::command::Retention;
-pub use crate::command::{Decided, Decider, Decision, Exhausted, Order, OrderRule, TimerOutcome};
+pub use crate::command::{
+    Begin, Decided, Decider, Decision, Exhausted, Order, OrderRule, StartAt, TimerOutcome,
+};
 use crate::machine::Effect;
 use crate::raft::EffectSink;
 pub use crate::raft::Member;
@@ -121,7 +127,9 @@ impl EffectSink for Bell {
                 Effect::Ready { group, topic, count } => {
                     self.waiters.ready(group, topic, count as usize);
                 }
-                Effect::TopicGone { .. } | Effect::GroupGone { .. } => self.waiters.wake_all(),
+                Effect::TopicGone { .. } | Effect::GroupGone { .. } | Effect::Resumed { .. } => {
+                    self.waiters.wake_all();
+                }
                 Effect::Expired { group, topic, count } => {
                     *self.expired.lock().entry((group, topic)).or_default() += count;
                 }

@@ -17,6 +17,7 @@ use super::delayed::{Recall, Reschedule, When};
 use super::failure::Failure;
 use super::group::{group_name, millis};
 use super::output::{Output, Table, or_dash};
+use super::pull::Pull;
 use super::topic::topic_name;
 
 #[derive(Debug, Subcommand)]
@@ -29,6 +30,8 @@ pub(super) enum Message {
     Reschedule(Reschedule),
     /// Receive messages of a consumer group. Without --ack they come again after --invisible.
     Receive(Receive),
+    /// Read a queue from an offset on. Nothing is hidden from anybody, and nothing is kept of it.
+    Pull(Pull),
 }
 
 #[derive(Debug, Args)]
@@ -114,6 +117,7 @@ impl Message {
             Self::Receive(receive) => receive.run(output).await,
             Self::Recall(recall) => recall.run(output).await,
             Self::Reschedule(reschedule) => reschedule.run(output).await,
+            Self::Pull(pull) => pull.run(output).await,
         }
     }
 }
@@ -206,10 +210,14 @@ impl Receive {
             }
             received.extend(batch);
         }
-        let shown: Vec<Shown<'_>> = received.iter().map(Shown::from).collect();
-        output.show(shown.as_slice(), table);
+        show(output, &received);
         Ok(())
     }
+}
+
+pub(super) fn show(output: &Output, received: &[Received]) {
+    let shown: Vec<Shown<'_>> = received.iter().map(Shown::from).collect();
+    output.show(shown.as_slice(), table);
 }
 
 /// A received message with its body as far as it is text.

@@ -7,6 +7,7 @@ use futures::{Stream, StreamExt};
 use crate::base::{GroupName, TopicName};
 use crate::wire::raftmq as v1;
 
+use super::cursors;
 use super::error::ClientError;
 use super::values::{
     BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupPart, GroupShape, GroupTopic,
@@ -112,6 +113,8 @@ impl Client {
             broker_groups: shape.broker_groups.to_vec(),
             order: shape.order.to_owned(),
             exhausted: shape.exhausted.to_owned(),
+            start: shape.start.and_then(cursors::start),
+            paused: shape.paused,
         };
         let request = self.request(request, CALL_TIMEOUT);
         Ok(group(self.admin().create_group(request).await?.into_inner()))
@@ -268,7 +271,7 @@ fn topic(topic: v1::Topic) -> TopicInfo {
     }
 }
 
-fn group(group: v1::Group) -> GroupInfo {
+pub(super) fn group(group: v1::Group) -> GroupInfo {
     let topic = |topic: v1::GroupTopic| GroupTopic {
         topic: topic.topic,
         ready: topic.ready,
@@ -276,6 +279,7 @@ fn group(group: v1::Group) -> GroupInfo {
         expired: topic.expired,
         dead: topic.dead,
         stopped: topic.stopped,
+        epoch: topic.epoch,
     };
     let part = |part: v1::GroupPart| GroupPart {
         broker_group: part.broker_group,
@@ -286,6 +290,8 @@ fn group(group: v1::Group) -> GroupInfo {
         exhausted: part.exhausted,
         created: part.created,
         topics: part.topics.into_iter().map(topic).collect(),
+        start: part.start,
+        paused: part.paused,
     };
     GroupInfo {
         name: group.name,

@@ -1,16 +1,18 @@
 //! Our own client: what the command line asks a broker, over the protocols that brokers serve.
 //!
 //! What it is: [`Client`], one connection to one node; on it [`Producer`], which sends with a window
-//! over several connections, [`SimpleConsumer`] and [`PushConsumer`]. Messages go by `apache.rocketmq.v2`, the
+//! over several connections, [`SimpleConsumer`], [`PushConsumer`] and [`PullConsumer`]. Messages go by `apache.rocketmq.v2`, the
 //! rest by `raftmq.v1.Admin`. Its values derive serde, because the command line prints them.
 //! Promises: an `Ok` is what the broker said, and a refusal carries its code and text; nothing is
 //! repeated on its own account, so an unknown outcome stays visible.
 //! Never: state that outlives a call, background tasks, or generated types in its signatures.
 
 mod admin;
+mod cursors;
 mod error;
 mod messages;
 mod producer;
+mod pull_consumer;
 mod push_consumer;
 mod registrar;
 mod simple_consumer;
@@ -30,14 +32,16 @@ use crate::wire::rocketmq::messaging_service_client::MessagingServiceClient;
 pub use crate::message::PRIORITY_MAX;
 pub use error::ClientError;
 pub use producer::Producer;
+pub use pull_consumer::{PullConsumer, Pulled};
 pub use push_consumer::{PushConsumer, Pushed};
 pub use registrar::Registrar;
 pub use simple_consumer::SimpleConsumer;
 pub use transactions::{EndedTransaction, HalfMessage, OpenTransaction, TransactionAction};
 pub use values::{
-    BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupShape, GroupTopic,
-    MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, Received, RouteQueue,
-    SentMessage, Take, TopicInfo, TopicPart, TopicShape,
+    BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupPart, GroupReset,
+    GroupShape, GroupTopic, MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo,
+    QueueReset, Received, ResetPart, ResetTo, RouteQueue, SentMessage, Take, TopicInfo, TopicPart,
+    TopicShape,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.

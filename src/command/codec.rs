@@ -4,6 +4,7 @@
 //! Every number here is persisted: a kind is given once and never reused, a field is never
 //! reinterpreted. New fields come as a new kind or a new version.
 
+mod cursor;
 mod delay;
 mod delivery;
 mod fields;
@@ -15,8 +16,8 @@ mod transaction;
 use bytes::Bytes;
 
 use super::{
-    Checked, Command, CreateGroup, CreateTopic, Delivery, Exhausted, Found, Order, OrderRule,
-    Publish, PublishItem, Relocation, Retention, ScheduleItem, Subscribe, Trim,
+    Begin, Checked, Command, CreateGroup, CreateTopic, Delivery, Exhausted, Found, Order,
+    OrderRule, Publish, PublishItem, Relocation, Retention, ScheduleItem, Subscribe, Trim,
 };
 use crate::base::{
     CheckoutId, ClientId, ClusterId, GroupId, GroupName, LogIndex, LogPosition, Millis, NameError,
@@ -28,10 +29,10 @@ pub use self::fields::{Reader, Writer};
 pub(super) use self::reply::{decode as decode_reply, encode as encode_reply};
 
 /// The newest version of a command, its first byte, that this program reads and writes. Version 2
-/// came with retention, 3 with the kinds of messages; what was there before is still written as
-/// version 1, so that a replica of
+/// came with retention, 3 with the kinds of messages, 4 with what operators ask of consumer groups; what
+/// was there before is still written as version 1, so that a replica of
 /// an older program stops only at what it cannot know.
-pub const COMMAND_VERSION: u8 = 3;
+pub const COMMAND_VERSION: u8 = 4;
 const FIRST_VERSION: u8 = 1;
 
 /// Bytes of the version and the kind, before the first field.
@@ -67,6 +68,13 @@ const PREPARE: u8 = 35;
 const END: u8 = 36;
 const CHECK: u8 = 37;
 const RESUME: u8 = 38;
+/// A group that begins elsewhere than at the first message, or paused; then the kind and the fields
+/// that it would have without that.
+const CREATE_PLACED_GROUP: u8 = 70;
+const START: u8 = 71;
+const RESET: u8 = 72;
+const PAUSE: u8 = 73;
+const STORE_OFFSET: u8 = 74;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,12 +121,11 @@ pub(super) fn encode(command: &Command) -> Bytes {
             }
         },
         Command::DeleteTopic { topic } => writer.kind(DELETE_TOPIC, topic),
-        Command::CreateGroup(create) if create.rule == OrderRule::default() => {
-            writer.kind(CREATE_GROUP, create);
-        }
         Command::CreateGroup(create) => {
-            writer.kind(CREATE_RULED_GROUP, create);
-            create.rule.write(&mut writer);
+            if create.begin != Begin::default() {
+                writer.kind(CREATE_PLACED_GROUP, &create.begin);
+            }
+            write_group(&mut writer, create);
         }
         Command::DeleteGroup { group } => writer.kind(DELETE_GROUP, group),
         Command::Subscribe(subscribe) => writer.kind(SUBSCRIBE, subscribe),
@@ -157,13 +164,44 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.list(checks, |w, checked| checked.write(w));
         }
         Command::Resume(transaction) => writer.kind(RESUME, transaction),
+        Command::Start(start) => writer.kind(START, start),
+        Command::Reset(reset) => writer.kind(RESET, reset),
+        Command::Pause { group, paused } => {
+            writer.kind(PAUSE, group);
+            writer.bool(*paused);
+        }
+        Command::StoreOffset(store) => writer.kind(STORE_OFFSET, store),
     }
     writer.finish()
+}
+
+/// The kind and the fields of a group, but for where it begins.
+fn write_group(writer: &mut Writer, create: &CreateGroup) {
+    if create.rule == OrderRule::default() {
+        writer.kind(CREATE_GROUP, create);
+    } else {
+        writer.kind(CREATE_RULED_GROUP, create);
+        create.rule.write(writer);
+    }
+}
+
+/// What [`write_group`] wrote, behind its kind.
+fn read_group(kind: u8, reader: &mut Reader) -> Result<CreateGroup, CommandError> {
+    match kind {
+        CREATE_GROUP => reader.get(),
+        CREATE_RULED_GROUP => {
+            let create: CreateGroup = reader.get()?;
+            Ok(CreateGroup { rule: reader.get()?, ..create })
+        }
+        found => Err(CommandError::Kind { what: "the kind of a new group", found }),
+    }
 }
 
 /// The version from which a program reads this command.
 fn version(command: &Command) -> u8 {
     match command {
+        Command::Deliveries(deliveries) if deliveries.iter().any(delivery::has_epoch) => 4,
+        Command::CreateGroup(create) if create.begin != Begin::default() => 4,
         // An older program would take it for a damaged one, which stops it as well.
         Command::Deliveries(deliveries)
             if deliveries.iter().any(|one| matches!(one, Delivery::GiveUp(_))) =>
@@ -191,6 +229,8 @@ fn version(command: &Command) -> u8 {
         | Command::Trim(_) => 2,
         Command::Schedule(_) | Command::Recall(_) | Command::Reschedule { .. } => 3,
         Command::Prepare(_) | Command::End(_) | Command::Check(_) | Command::Resume(_) => 3,
+        Command::Start(_) | Command::Reset(_) => 4,
+        Command::Pause { .. } | Command::StoreOffset(_) => 4,
     }
 }
 
@@ -206,7 +246,9 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         DELIVERIES => Command::Deliveries(reader.list(Delivery::read)?),
         CREATE_TOPIC => Command::CreateTopic(reader.get()?),
         DELETE_TOPIC => Command::DeleteTopic { topic: reader.get()? },
-        CREATE_GROUP => Command::CreateGroup(reader.get()?),
+        kind @ (CREATE_GROUP | CREATE_RULED_GROUP) => {
+            Command::CreateGroup(read_group(kind, &mut reader)?)
+        }
         DELETE_GROUP => Command::DeleteGroup { group: reader.get()? },
         SUBSCRIBE => Command::Subscribe(reader.get()?),
         UNSUBSCRIBE => Command::Unsubscribe(reader.get()?),
@@ -217,10 +259,6 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         RELOCATE => Command::Relocate(reader.list(Relocation::read)?),
         PURGE_TO => Command::PurgeTo { mark: reader.get()? },
         TRIM => Command::Trim(reader.get()?),
-        CREATE_RULED_GROUP => {
-            let create: CreateGroup = reader.get()?;
-            Command::CreateGroup(CreateGroup { rule: reader.get()?, ..create })
-        }
         GROW_TOPIC => Command::GrowTopic { topic: reader.get()?, queues: reader.u32()? },
         RESUME_LINES => Command::ResumeLines { group: reader.get()?, topic: reader.get()? },
         PREPARE => Command::Prepare(reader.get()?),
@@ -234,6 +272,14 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         SCHEDULE => Command::Schedule(reader.get()?),
         RECALL => Command::Recall(reader.get()?),
         RESCHEDULE => Command::Reschedule { timer: reader.get()?, due: reader.get()? },
+        CREATE_PLACED_GROUP => {
+            let (begin, kind) = (reader.get()?, reader.u8()?);
+            Command::CreateGroup(CreateGroup { begin, ..read_group(kind, &mut reader)? })
+        }
+        START => Command::Start(reader.get()?),
+        RESET => Command::Reset(reader.get()?),
+        PAUSE => Command::Pause { group: reader.get()?, paused: reader.bool()? },
+        STORE_OFFSET => Command::StoreOffset(reader.get()?),
         found => return Err(CommandError::Kind { what: "the kind of a command", found }),
     };
     reader.end()?;
@@ -450,7 +496,7 @@ impl Coded for Trim {
 }
 
 impl Coded for CreateGroup {
-    /// Without `rule`, which only one of the two kinds has.
+    /// Without `rule` and `begin`, which not all kinds have.
     fn write(&self, writer: &mut Writer) {
         self.name.write(writer);
         writer.u32(self.attempts_max);
@@ -463,6 +509,7 @@ impl Coded for CreateGroup {
             attempts_max: reader.u32()?,
             backoff: reader.list(Millis::read)?,
             rule: OrderRule::default(),
+            begin: Begin::default(),
         })
     }
 }

@@ -7,6 +7,7 @@
 //! decision.
 
 mod codec;
+mod cursor;
 mod delay;
 mod delivery;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod schema;
 mod transaction;
 
 pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
+pub use cursor::{Begin, Reset, Start, StartAt, StoreOffset};
 pub use delay::{Schedule, ScheduleItem, Scheduled, TimerKey, TimerOutcome};
 pub use delivery::{
     Ack, Checkout, Delivery, GiveUp, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
@@ -101,6 +103,14 @@ pub enum Command {
     Check(Vec<Checked>),
     /// Whoever is to be asked about it is asked again, from the first check on.
     Resume(Transaction),
+    Start(Start),
+    Reset(Reset),
+    /// Nothing is handed out to the group while it is paused; all else goes on.
+    Pause {
+        group: GroupId,
+        paused: bool,
+    },
+    StoreOffset(StoreOffset),
 }
 
 impl Command {

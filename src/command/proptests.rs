@@ -72,17 +72,20 @@ fn take() -> impl Strategy<Value = Take> {
 }
 
 fn checkout() -> impl Strategy<Value = Checkout> {
-    let numbers = any::<(u64, u64, u64, bool, u32)>();
+    let numbers = any::<(u64, u64, u64, bool, u32, u32)>();
     (numbers, client(), any::<Option<String>>(), vec(take(), 0..3)).prop_map(
-        |((group, topic, invisible, auto_renew, version), consumer, attempt_id, takes)| Checkout {
-            group: GroupId::new(group),
-            topic: TopicId::new(topic),
-            consumer,
-            attempt_id,
-            invisible: Millis::new(invisible),
-            auto_renew,
-            subscription_version: version,
-            takes,
+        |((group, topic, invisible, auto_renew, version, epoch), consumer, attempt_id, takes)| {
+            Checkout {
+                group: GroupId::new(group),
+                topic: TopicId::new(topic),
+                consumer,
+                attempt_id,
+                invisible: Millis::new(invisible),
+                auto_renew,
+                subscription_version: version,
+                takes,
+                epoch,
+            }
         },
     )
 }
@@ -233,13 +236,21 @@ fn command() -> impl Strategy<Value = Command> {
         delay(),
         transactions(),
         any::<u64>().prop_map(|topic| Command::DeleteTopic { topic: TopicId::new(topic) }),
-        ("[a-z]{1,120}", any::<u32>(), vec(any::<u64>().prop_map(Millis::new), 0..18), rule())
-            .prop_map(|(name, attempts_max, backoff, rule)| Command::CreateGroup(CreateGroup {
-                name: GroupName::new(&name).unwrap(),
-                attempts_max,
-                backoff,
-                rule,
-            })),
+        (
+            "[a-z]{1,120}",
+            any::<u32>(),
+            vec(any::<u64>().prop_map(Millis::new), 0..18),
+            (rule(), begin())
+        )
+            .prop_map(|(name, attempts_max, backoff, (rule, begin))| Command::CreateGroup(
+                CreateGroup {
+                    name: GroupName::new(&name).unwrap(),
+                    attempts_max,
+                    backoff,
+                    rule,
+                    begin,
+                }
+            )),
         any::<(u64, u32)>().prop_map(|(topic, queues)| {
             Command::GrowTopic { topic: TopicId::new(topic), queues }
         }),
@@ -252,6 +263,35 @@ fn command() -> impl Strategy<Value = Command> {
         subscribe().prop_map(Command::Unsubscribe),
         any::<u32>().prop_map(|limit| Command::Tick { limit }),
         Just(Command::Audit),
+        cursors(),
+    ]
+}
+
+fn begin() -> impl Strategy<Value = Begin> {
+    let start = prop_oneof![
+        Just(StartAt::Earliest),
+        Just(StartAt::Latest),
+        any::<u64>().prop_map(|time| StartAt::Time(UtcMillis::new(time))),
+    ];
+    (start, any::<bool>()).prop_map(|(start, paused)| Begin { start, paused })
+}
+
+fn cursors() -> impl Strategy<Value = Command> {
+    let offset = || any::<u64>().prop_map(QueueOffset::new);
+    let queue = || any::<u32>().prop_map(QueueId::new);
+    let ids = || any::<(u64, u64)>().prop_map(|(g, t)| (GroupId::new(g), TopicId::new(t)));
+    prop_oneof![
+        (ids(), vec(offset(), 0..4)).prop_map(|((group, topic), offsets)| {
+            Command::Start(Start { group, topic, offsets })
+        }),
+        (ids(), vec((queue(), offset()), 0..4)).prop_map(|((group, topic), offsets)| {
+            Command::Reset(Reset { group, topic, offsets })
+        }),
+        any::<(u64, bool)>()
+            .prop_map(|(group, paused)| Command::Pause { group: GroupId::new(group), paused }),
+        (ids(), queue(), offset()).prop_map(|((group, topic), queue, offset)| {
+            Command::StoreOffset(StoreOffset { group, topic, queue, offset })
+        }),
     ]
 }
 
@@ -270,6 +310,10 @@ fn refusal() -> impl Strategy<Value = Refusal> {
         any::<u64>().prop_map(|at| Refusal::NoTransaction { at: LogPosition::new(at) }),
         decided().prop_map(|decided| Refusal::Decided { decided }),
         any::<(u64, u64)>().prop_map(|(bytes, limit)| Refusal::HalvesFull { bytes, limit }),
+        any::<(u64, u64)>().prop_map(|(group, topic)| Refusal::NotBegun {
+            group: GroupId::new(group),
+            topic: TopicId::new(topic),
+        }),
     ]
 }
 
@@ -341,6 +385,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             Just(TimerOutcome::NotFound),
         ]
         .prop_map(Reply::Timer),
+        any::<u32>().prop_map(|epoch| Reply::Reset { epoch }),
     ]
 }
 
@@ -414,8 +459,8 @@ proptest! {
 
     #[test]
     fn garbage_never_panics(
-        version in 0u8..5,
-        kind in 0u8..48,
+        version in 0u8..6,
+        kind in 0u8..96,
         tail in vec(any::<u8>(), 0..300),
     ) {
         let bytes: Bytes = [&[version, kind], tail.as_slice()].concat().into();

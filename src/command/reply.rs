@@ -48,6 +48,10 @@ pub enum Reply {
     /// One for each message of the entry, in order.
     Scheduled(Vec<Scheduled>),
     Timer(TimerOutcome),
+    /// The group goes on from elsewhere; how often it has been reset in the topic now.
+    Reset {
+        epoch: u32,
+    },
 }
 
 impl Reply {
@@ -160,4 +164,8 @@ pub enum Refusal {
          commit, roll back or wait for the checks"
     )]
     HalvesFull { bytes: u64, limit: u64 },
+    #[error(
+        "consumer group {group} has not begun in topic {topic}: where it begins is decided first"
+    )]
+    NotBegun { group: GroupId, topic: TopicId },
 }

@@ -1,5 +1,6 @@
 //! Topics, groups and subscriptions.
 
+use super::Begin;
 use crate::base::{ClusterId, GroupId, GroupName, Millis, TopicId, TopicName};
 use crate::message::MessageKind;
 
@@ -31,6 +32,7 @@ pub struct CreateGroup {
     /// Waiting time after the n-th failed attempt; the last one repeats. Told to clients.
     pub backoff: Vec<Millis>,
     pub rule: OrderRule,
+    pub begin: Begin,
 }
 
 /// What a consumer group does about the order of messages that share a message group.

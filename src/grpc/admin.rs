@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use tonic::{Request, Response, Status};
 
-use crate::base::{BrokerGroupName, DELAY_LEVELS, GroupName, Millis, NameError, NodeId, TopicName};
+use crate::base::{
+    BrokerGroupName, DELAY_LEVELS, GroupName, Millis, NameError, NodeId, TopicName, UtcMillis,
+};
 use crate::broker::{
     Broker, Exhausted, GroupInfo, GroupPart, GroupStatus, NewGroup, NewTopic, NodeStatus, Order,
     OrderRule, TimerChange, TimerRequest, TopicInfo, TopicPart,
@@ -13,7 +15,7 @@ use crate::message::MessageKind;
 use crate::wire::raftmq as v1;
 
 use super::status::{group_status, timer_status, topic_status, unavailable};
-use super::{members, recall, transactions};
+use super::{cursors, members, recall, transactions};
 
 /// What a request without its own values gets.
 const QUEUES_DEFAULT: u32 = 8;
@@ -234,6 +236,23 @@ impl v1::admin_server::Admin for Admin {
     ) -> Result<Response<v1::DecideTransactionResponse>, Status> {
         transactions::decide(&self.broker, self.allow(request)?).await.map(Response::new)
     }
+
+    async fn reset_group(
+        &self,
+        request: Request<v1::ResetGroupRequest>,
+    ) -> Result<Response<v1::ResetGroupResponse>, Status> {
+        cursors::reset(&self.broker, self.allow(request)?).await.map(Response::new)
+    }
+
+    async fn pause_group(
+        &self,
+        request: Request<v1::PauseGroupRequest>,
+    ) -> Result<Response<v1::Group>, Status> {
+        let request = self.allow(request)?;
+        let name = group_name(&request.name)?;
+        let paused = self.broker.pause_group(&name, request.paused).await;
+        Ok(Response::new(group(paused.map_err(|error| group_status(&error))?)))
+    }
 }
 
 fn bad_name(error: NameError) -> Status {
@@ -244,11 +263,11 @@ pub(super) fn topic_name(name: &str) -> Result<TopicName, Status> {
     TopicName::new(name).map_err(bad_name)
 }
 
-fn group_name(name: &str) -> Result<GroupName, Status> {
+pub(super) fn group_name(name: &str) -> Result<GroupName, Status> {
     GroupName::new(name).map_err(bad_name)
 }
 
-fn broker_groups(names: &[String]) -> Result<Vec<BrokerGroupName>, Status> {
+pub(super) fn broker_groups(names: &[String]) -> Result<Vec<BrokerGroupName>, Status> {
     names.iter().map(|name| BrokerGroupName::new(name).map_err(bad_name)).collect()
 }
 
@@ -277,6 +296,7 @@ fn kinds(names: &[String]) -> Result<Vec<MessageKind>, Status> {
 }
 
 fn new_group(request: v1::CreateGroupRequest) -> Result<NewGroup, Status> {
+    let begin = cursors::begin(&request);
     let backoff = if request.backoff.is_empty() {
         DELAY_LEVELS.to_vec()
     } else {
@@ -292,6 +312,7 @@ fn new_group(request: v1::CreateGroupRequest) -> Result<NewGroup, Status> {
         backoff,
         rule: rule(&request.order, &request.exhausted)?,
         broker_groups: broker_groups(&request.broker_groups)?,
+        begin,
     })
 }
 
@@ -338,6 +359,7 @@ fn group(info: GroupInfo) -> v1::Group {
         expired: topic.expired,
         dead: topic.dead,
         stopped: topic.stopped,
+        epoch: topic.epoch,
     };
     let part = |part: GroupPart| v1::GroupPart {
         broker_group: part.broker_group.to_string(),
@@ -348,6 +370,8 @@ fn group(info: GroupInfo) -> v1::Group {
         topics: part.topics.into_iter().map(topic).collect(),
         order: part.rule.order.name().to_owned(),
         exhausted: part.rule.exhausted.name().to_owned(),
+        start: part.start.map(UtcMillis::get),
+        paused: part.paused,
     };
     v1::Group {
         name: info.name.to_string(),

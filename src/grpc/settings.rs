@@ -141,7 +141,14 @@ mod tests {
     fn of_group(name: &GroupName) -> NewGroup {
         let backoff = vec![Millis::from_secs(1), Millis::from_secs(5)];
         let (rule, broker_groups) = (OrderRule::default(), Vec::new());
-        NewGroup { name: name.clone(), attempts_max: 17, backoff, rule, broker_groups }
+        NewGroup {
+            name: name.clone(),
+            attempts_max: 17,
+            backoff,
+            rule,
+            broker_groups,
+            begin: crate::broker::Begin::default(),
+        }
     }
 
     fn resource(name: &str) -> v2::Resource {

@@ -8,7 +8,7 @@ use super::effect::{Effect, ReadyCounts};
 use super::error::ApplyError;
 use super::state::State;
 use super::{Applied, Entry};
-use crate::base::{GroupId, LogIndex, QueueId, TopicId};
+use crate::base::{CheckoutId, GroupId, LogIndex, QueueId, TopicId};
 use crate::command::{
     CheckedOut, Command, CreateTopic, Delivery, DeliveryOutcome, Publish, PublishItem, Published,
     Refusal, Reply, Subscribe, Unit,
@@ -74,7 +74,7 @@ impl State {
             Command::Deliveries(deliveries) => self.deliver(entry, &deliveries, effects),
             Command::CreateTopic(create) => self.create_topic(entry, &create),
             Command::DeleteTopic { topic } => self.delete_topic(entry, topic, effects),
-            Command::CreateGroup(create) => self.groups.create(&create, entry.stamp),
+            Command::CreateGroup(create) => self.create_group(&create, entry.stamp),
             Command::DeleteGroup { group } => self.delete_group(group, effects),
             Command::Subscribe(subscribe) => self.subscribe(subscribe),
             Command::Unsubscribe(subscribe) => self.subscriptions.remove(&subscribe),
@@ -104,6 +104,10 @@ impl State {
             Command::End(end) => return self.end_transaction(entry, &end, effects),
             Command::Check(checks) => self.note_checks(entry, &checks),
             Command::Resume(transaction) => self.resume(entry, transaction),
+            Command::Start(start) => self.start(&start),
+            Command::Reset(reset) => self.reset(&reset, effects),
+            Command::Pause { group, paused } => self.pause(group, paused, effects),
+            Command::StoreOffset(store) => self.store_offset(&store, effects),
         })
     }
 
@@ -125,6 +129,7 @@ impl State {
         self.halves.drop_topic(topic, self.deliveries.references_mut());
         self.late.drop_topic(topic, self.deliveries.references_mut());
         self.marks.drop_topic(topic);
+        self.stored.drop_topic(topic);
         self.timers.drop_topic(topic, entry.stamp);
         effects.push(Effect::TopicGone { topic });
         Reply::Done
@@ -160,6 +165,8 @@ impl State {
         }
         self.subscriptions.drop_group(group);
         self.deliveries.drop_group(group);
+        self.begins.drop_group(group);
+        self.stored.drop_group(group);
         effects.push(Effect::GroupGone { group });
         Reply::Done
     }
@@ -171,7 +178,7 @@ impl State {
         }
     }
 
-    fn check_pair(&self, group: GroupId, topic: TopicId) -> Result<(), Refusal> {
+    pub(super) fn check_pair(&self, group: GroupId, topic: TopicId) -> Result<(), Refusal> {
         self.groups.get(group)?;
         self.topics.get(topic)?;
         Ok(())
@@ -272,6 +279,10 @@ impl State {
     ) -> DeliveryOutcome {
         let stamp = entry.stamp;
         match delivery {
+            Delivery::Checkout(checkout) if !self.may_hand_out(checkout) => {
+                let checkout = CheckoutId::new(0);
+                DeliveryOutcome::CheckedOut(CheckedOut { checkout, granted: Vec::new() })
+            }
             Delivery::Checkout(checkout) => {
                 let full = self.moved_full();
                 let bounds = Bounds {

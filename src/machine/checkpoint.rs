@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+use super::begins::Begins;
 use super::consume_queue::ConsumeQueues;
 use super::dedup::Dedup;
 use super::deliveries::Deliveries;
@@ -26,6 +27,7 @@ use super::late::LateUnits;
 use super::retention::Marks;
 use super::state::State;
 use super::store::Store;
+use super::stored_offsets::StoredOffsets;
 use super::subscriptions::Subscriptions;
 use super::timers::Timers;
 use super::topics::Topics;
@@ -34,9 +36,9 @@ use crate::base::{LogIndex, LogPosition, Mutant, Term, UtcMillis};
 use crate::command::{Reader, Writer};
 
 const MAGIC: u32 = u32::from_be_bytes(*b"RMQC");
-/// 2 came with retention, 3 with the kinds of messages: a checkpoint of before is passed by, and the
-/// log is applied again.
-const VERSION: u8 = 3;
+/// 2 came with retention, 3 with the kinds of messages, 4 with what operators ask of consumer groups: a
+/// checkpoint of before is passed by, and the log is applied again.
+const VERSION: u8 = 4;
 const HEADER_BYTES: usize = 8;
 const TRAILER_BYTES: usize = 1 + 8 + 4;
 
@@ -57,6 +59,9 @@ const ENDED: u8 = 15;
 const HALVES: u8 = 17;
 const DECIDED: u8 = 18;
 const LATE: u8 = 19;
+const BEGINS: u8 = 36;
+const RESETS: u8 = 37;
+const STORED_OFFSETS: u8 = 38;
 const LOCAL: u8 = 100;
 
 /// The state after one entry, copied so that applying can go on. Cheap to make; turning it into
@@ -190,6 +195,9 @@ impl State {
             section(HALVES, &|w| self.halves.write(w)),
             section(DECIDED, &|w| self.decided.write(w)),
             section(LATE, &|w| self.late.write(w)),
+            section(BEGINS, &|w| self.begins.write(w)),
+            section(RESETS, &|w| self.deliveries.write_resets(w)),
+            section(STORED_OFFSETS, &|w| self.stored.write(w)),
         ];
         Image { sections, timers: self.timers.image(), dedup: self.dedup.image() }
     }
@@ -349,13 +357,15 @@ impl Sections {
         local: Option<Local>,
         seed: u64,
     ) -> Result<State, CheckpointError> {
-        let known = [HEAD..=MOVED, TIMERS..=ENDED, HALVES..=LATE, LOCAL..=LOCAL];
+        let known =
+            [HEAD..=MOVED, TIMERS..=ENDED, HALVES..=LATE, BEGINS..=STORED_OFFSETS, LOCAL..=LOCAL];
         let odd = |number: &u8| !known.iter().any(|known| known.contains(number));
         if let Some(section) = self.by_number.iter().map(|(number, _)| *number).find(odd) {
             return Err(CheckpointError::Section { section });
         }
         let mut deliveries = self.table(CHECKOUTS, Deliveries::read_checkouts)?;
         self.table(DELIVERIES, |r| deliveries.read_pairs(r))?;
+        self.table(RESETS, |r| deliveries.read_resets(r))?;
         let halves = self.table(HALVES, |r| Halves::read(r, deliveries.references_mut()))?;
         let late = self.table(LATE, |r| LateUnits::read(r, deliveries.references_mut()))?;
         self.table(MOVED, |r| deliveries.read_moved(r))?;
@@ -376,6 +386,8 @@ impl Sections {
             halves,
             decided: self.table(DECIDED, DecidedMemory::read)?,
             late,
+            begins: self.table(BEGINS, Begins::read)?,
+            stored: self.table(STORED_OFFSETS, StoredOffsets::read)?,
             audit: None,
         };
         state.check().map_err(|error| error.of_section(END))?;
@@ -412,6 +424,8 @@ impl State {
         let bounds = |topic, queue| self.queues.bounds(topic, queue);
         self.halves.check(|topic, queue| bounds(topic, queue).is_some(), &self.decided)?;
         self.late.check(bounds, self.marks.newest_end())?;
+        self.begins.check(|group| self.groups.get(group).is_ok())?;
+        self.stored.check(|topic, queue| self.queues.end(topic, queue))?;
         self.deliveries.check(bounds, front, self.halves.len() + self.late.len())?;
         self.timers.check(front)
     }

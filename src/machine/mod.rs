@@ -11,9 +11,11 @@
 //! Start reading at `apply`, then `deliveries`, then `checkpoint`.
 
 mod apply;
+mod begins;
 mod checkpoint;
 mod codec;
 mod consume_queue;
+mod cursors;
 mod dedup;
 mod delay;
 mod deliveries;
@@ -29,6 +31,7 @@ mod purge;
 mod retention;
 mod state;
 mod store;
+mod stored_offsets;
 mod subscriptions;
 mod timers;
 mod topics;
@@ -52,15 +55,17 @@ use crate::env::Env;
 
 pub use self::checkpoint::{Checkpoint, Frozen};
 pub use self::consume_queue::UnitsCursor;
-pub use self::deliveries::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
+pub use self::deliveries::{
+    CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal, ResetPreview,
+};
 pub use self::effect::Effect;
 pub use self::error::{ApplyError, CheckpointError, InstallError, OpenError};
 pub use self::groups::Group;
 pub use self::limits::{
     DECIDED_MAX, DECIDED_MIN, DECIDED_WINDOW, DEDUP_MAX, DEDUP_MIN, DEDUP_WINDOW, EXPRESSION_MAX,
     GROUP_TOPICS_MAX, GROUPS_MAX, HALVES_MAX, MARKS_MAX, PENDING_BYTES_MAX, PENDING_MAX,
-    PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, SUBSCRIPTIONS_MAX, TIMERS_MAX, TOPICS_MAX,
-    VIEW_MAX,
+    PENDING_PER_QUEUE_MAX, QUEUES_MAX, QUEUES_TOTAL_MAX, STORED_OFFSETS_MAX, SUBSCRIPTIONS_MAX,
+    TIMERS_MAX, TOPICS_MAX, VIEW_MAX,
 };
 pub use self::retention::{Front, Mark};
 pub use self::state::State;

@@ -100,7 +100,13 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::Prepare(_)
         | Command::End(_)
         | Command::Check(_)
-        | Command::Resume(_) => true,
+        | Command::Resume(_)
+        | Command::Start(_)
+        | Command::Pause { .. } => true,
+        // Put there twice, a group gets again what it got in between.
+        Command::Reset(_) => true,
+        // Another reader may have moved on in between: the second time would put the group back.
+        Command::StoreOffset(_) => false,
         Command::DeleteTopic { .. }
         | Command::DeleteGroup { .. }
         | Command::Unsubscribe(_)
@@ -133,7 +139,11 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Audit
         | Command::End(_)
         | Command::Check(_)
-        | Command::Resume(_) => Class::Other,
+        | Command::Resume(_)
+        | Command::Start(_)
+        | Command::Reset(_)
+        | Command::Pause { .. }
+        | Command::StoreOffset(_) => Class::Other,
         Command::Relocate(_) => Class::Relocate,
         Command::Retain(_)
         | Command::PurgeIntent { .. }

@@ -261,6 +261,7 @@ impl Clients {
                 exhausted: Exhausted::Dead,
             },
             broker_groups: Vec::new(),
+            begin: raftmq::broker::Begin::default(),
         };
         let made = self.call(random, Duration::from_secs(4), move |broker| async move {
             broker.create_group(new).await.is_ok()

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::*;
 use crate::base::{ClientId, GroupName, LogIndex, LogPosition, Millis, Term, TopicName, UtcMillis};
 use crate::command::{
-    Checkout, Command, CreateGroup, CreateTopic, Delivery, Granted, OrderRule, Publish,
+    Begin, Checkout, Command, CreateGroup, CreateTopic, Delivery, Granted, OrderRule, Publish,
     PublishItem, Reply, Subscribe,
 };
 use crate::env::sim::Sim;
@@ -53,7 +53,13 @@ impl Bench {
         let name = TopicName::new("orders").unwrap();
         bench.apply(Command::CreateTopic(CreateTopic { name, queues, kinds, keep: None }));
         let (name, backoff) = (GroupName::new("billing").unwrap(), vec![Millis::from_secs(1)]);
-        bench.apply(Command::CreateGroup(CreateGroup { name, attempts_max: 16, backoff, rule }));
+        bench.apply(Command::CreateGroup(CreateGroup {
+            name,
+            attempts_max: 16,
+            backoff,
+            rule,
+            begin: Begin::default(),
+        }));
         for expression in live {
             let expression = (*expression).to_owned();
             bench.apply(Command::Subscribe(Subscribe { group: GROUP, topic: TOPIC, expression }));
@@ -133,6 +139,7 @@ impl Bench {
             auto_renew: false,
             subscription_version: self.machine.state().subscriptions(GROUP, TOPIC).0,
             takes: found.takes.clone(),
+            epoch: found.epoch,
         };
         let reply = self.apply(Command::Deliveries(vec![Delivery::Checkout(checkout)]));
         self.desk.settle(&reserved(found));

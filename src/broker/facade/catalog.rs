@@ -202,7 +202,12 @@ impl Broker {
     }
 
     /// Tells where an operation failed, if there are several places.
-    fn at<E>(&self, replica: &Replica, error: E, at: impl FnOnce(E, &Replica) -> E) -> E {
+    pub(super) fn at<E>(
+        &self,
+        replica: &Replica,
+        error: E,
+        at: impl FnOnce(E, &Replica) -> E,
+    ) -> E {
         if self.0.replicas.len() == 1 { error } else { at(error, replica) }
     }
 
@@ -221,7 +226,8 @@ impl Broker {
             let backoff: Vec<_> = part.backoff.iter().map(ToString::to_string).collect();
             let (order, then) = (part.rule.order.name(), part.rule.exhausted.name());
             let attempts = format!("{} attempts, after {}", part.attempts_max, backoff.join(", "));
-            format!("{attempts}, then {then}, order {order}")
+            let paused = if part.paused { ", paused" } else { "" };
+            format!("{attempts}, then {then}, order {order}{paused}")
         };
         let told = parts.iter().map(|part| (&part.broker_group, text(part)));
         let differences = self.differences(told.collect());

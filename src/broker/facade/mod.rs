@@ -1,6 +1,7 @@
 //! The one door for protocols: it knows all broker groups of the node and chooses among them.
 
 mod catalog;
+mod cursors;
 mod delay;
 mod deliveries;
 mod receive;

@@ -25,6 +25,7 @@ const TIMER: u8 = 31;
 const PREPARED: u8 = 40;
 const ENDED: u8 = 41;
 const CHECKED: u8 = 42;
+const RESET: u8 = 70;
 
 // Kinds of delivery outcomes, under the same rule.
 const OUTCOME_CHECKED_OUT: u8 = 1;
@@ -47,6 +48,7 @@ const NO_TRANSACTION: u8 = 40;
 const DECIDED: u8 = 41;
 const HALVES_FULL: u8 = 42;
 const TIMERS_FULL: u8 = 50;
+const NOT_BEGUN: u8 = 70;
 
 pub(in crate::command) fn encode(reply: &Reply) -> Bytes {
     let mut writer = Writer::new();
@@ -116,6 +118,10 @@ impl Coded for Reply {
                 writer.list(scheduled, |w, one| one.write(w));
             }
             Self::Timer(outcome) => writer.kind(TIMER, outcome),
+            Self::Reset { epoch } => {
+                writer.u8(RESET);
+                writer.u32(*epoch);
+            }
         }
     }
 
@@ -135,6 +141,7 @@ impl Coded for Reply {
             REFUSED => Self::Refused(reader.get()?),
             SCHEDULED => Self::Scheduled(reader.list(Scheduled::read)?),
             TIMER => Self::Timer(reader.get()?),
+            RESET => Self::Reset { epoch: reader.u32()? },
             found => return Err(CommandError::Kind { what: "the kind of a reply", found }),
         })
     }
@@ -270,6 +277,10 @@ impl Coded for Refusal {
                 writer.u64(*bytes);
                 writer.u64(*limit);
             }
+            Self::NotBegun { group, topic } => {
+                writer.kind(NOT_BEGUN, group);
+                topic.write(writer);
+            }
         }
     }
 
@@ -293,6 +304,7 @@ impl Coded for Refusal {
             NO_TRANSACTION => Self::NoTransaction { at: reader.get()? },
             DECIDED => Self::Decided { decided: reader.get()? },
             HALVES_FULL => Self::HalvesFull { bytes: reader.u64()?, limit: reader.u64()? },
+            NOT_BEGUN => Self::NotBegun { group: reader.get()?, topic: reader.get()? },
             found => return Err(CommandError::Kind { what: "the kind of a refusal", found }),
         })
     }

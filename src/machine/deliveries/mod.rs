@@ -17,6 +17,7 @@ mod lines;
 mod order;
 mod queue;
 mod references;
+mod resets;
 mod settle;
 mod views;
 
@@ -26,6 +27,7 @@ use self::checkouts::Checkouts;
 use self::due::Due;
 use self::lines::Lines;
 use self::queue::{Pending, Phase, QueueDeliveries};
+use self::resets::Resets;
 use super::codec::{read_rows, require, write_rows};
 use super::effect::ReadyCounts;
 use super::error::SectionError;
@@ -36,6 +38,7 @@ pub(super) use self::checkout::Bounds;
 pub(super) use self::expire::Starts;
 pub(super) use self::lines::Rule;
 pub(super) use self::references::{Holder, References, UnitAt};
+pub use self::resets::ResetPreview;
 pub use self::views::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
 
 /// A message as a group sees it.
@@ -73,6 +76,7 @@ pub(super) struct Deliveries {
     due: Due,
     references: References,
     lines: Lines,
+    resets: Resets,
     /// Messages pending in all queues: derived.
     pending_total: usize,
 }
@@ -174,6 +178,7 @@ impl Deliveries {
         let (due, pending_total) = (&mut self.due, &mut self.pending_total);
         let references = &mut self.references;
         self.lines.drop_where(&gone);
+        self.resets.drop_where(&gone);
         self.pairs.retain(|pair, queues| {
             if !gone(pair) {
                 return true;
@@ -320,6 +325,7 @@ impl Deliveries {
         require(self.is_needed_before(front) == 0, "a record before the start of the log")?;
         require(lined_up == self.lined_up(), "a member of a line that is not pending")?;
         self.check_lines()?;
+        self.check_resets()?;
         require(hidden == self.due.len(), "a deadline of nothing")?;
         require(live == self.checkouts.items(), "a checkout of nothing")?;
         require(pending_total == self.pending_total, "the count of pending messages is off")

@@ -171,7 +171,7 @@ impl Deliveries {
         let Some(pending) = self.live(&handle).copied() else {
             let queue = self.queue(key.group, key.topic, key.queue);
             let standing = queue.map(|queue| queue.standing(key.offset.get()));
-            let done = standing == Some(Standing::Done);
+            let done = standing == Some(Standing::Done) && !self.resets.bars(&handle);
             return if done { DeliveryOutcome::Done } else { DeliveryOutcome::Stale };
         };
         let Some(line) = self.lines.find(key, pending.unit) else {

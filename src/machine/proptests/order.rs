@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use super::super::tests::{Bench, names};
 use crate::base::{ClientId, GroupName, Millis, QueueId, QueueOffset, TopicName};
 use crate::command::{
-    Ack, Checkout, Command, CreateGroup, CreateTopic, Delivery, GiveUp, Grant, Handle, Hold, Order,
-    OrderRule, Publish, Release, Return, Take,
+    Ack, Begin, Checkout, Command, CreateGroup, CreateTopic, Delivery, GiveUp, Grant, Handle, Hold,
+    Order, OrderRule, Publish, Release, Return, Take,
 };
 use crate::machine::HandleState;
 use crate::message::MessageKind;
@@ -98,6 +98,7 @@ impl Run {
             attempts_max: 4,
             backoff: Vec::new(),
             rule,
+            begin: Begin::default(),
         }));
         let (lines, handles, proposals) = (Vec::new(), Vec::new(), Vec::new());
         Self { bench, order, lines, done: BTreeSet::new(), handles, proposals }

@@ -11,8 +11,8 @@ use crate::base::{
     ClientId, GroupId, GroupName, LogIndex, Millis, QueueId, QueueOffset, Term, TopicId, TopicName,
 };
 use crate::command::{
-    Ack, Checkout, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome, Grant, Handle,
-    Hold, OrderRule, Publish, PublishItem, Renew, Reply, Take,
+    Ack, Begin, Checkout, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome, Grant,
+    Handle, Hold, OrderRule, Publish, PublishItem, Renew, Reply, Take,
 };
 use crate::commit_log::{self, CommitLog, Flusher, Frame, FrameKind};
 use crate::env::sim::{Sim, SimEntropy};
@@ -257,8 +257,8 @@ fn command(random: &SimEntropy, state: &State, held: &mut Held) -> Option<Comman
     let group = GroupName::new("readers").unwrap();
     let Some(group) = state.group(&group).map(|group| group.id) else {
         let backoff = vec![Millis::from_secs(1)];
-        let group =
-            CreateGroup { name: group, attempts_max: 3, backoff, rule: OrderRule::default() };
+        let (rule, begin) = (OrderRule::default(), Begin::default());
+        let group = CreateGroup { name: group, attempts_max: 3, backoff, rule, begin };
         return Some(Command::CreateGroup(group));
     };
     Some(match random.below(16) {
