@@ -9,7 +9,7 @@ use crate::base::{
     QueueOffset, TopicId, TopicName, UtcMillis,
 };
 use crate::broker::dead_letters::DeathFacts;
-use crate::command::{Backoff, OrderRule, TimerOutcome};
+use crate::command::{Backoff, Begin, OrderRule, TimerOutcome};
 use crate::message::{Message, MessageKind};
 use crate::raft::Member;
 
@@ -176,6 +176,7 @@ pub struct NewGroup {
     pub broker_groups: Vec<BrokerGroupName>,
     /// How long its dead letters can be read; `None` as long as the log is kept.
     pub dead_keep: Option<Millis>,
+    pub begin: Begin,
 }
 
 /// A topic as it stands.
@@ -229,6 +230,10 @@ pub struct GroupPart {
     pub topics: Vec<GroupTopic>,
     /// How long its dead letters can be read; `None` as long as the log is kept.
     pub dead_keep: Option<Millis>,
+    /// From when on it wants messages; `None` from the first one that there is.
+    pub start: Option<UtcMillis>,
+    /// Nothing is handed out.
+    pub paused: bool,
     /// At most 1000, in the order of topics and names; only where one group is described.
     pub instances: Vec<GroupInstance>,
 }
@@ -262,6 +267,8 @@ pub struct GroupTopic {
     pub stopped: u64,
     /// Of the dead, those that are dead letters now.
     pub dead_letters: u64,
+    /// How often the group was reset here.
+    pub epoch: u32,
 }
 
 /// A change of who belongs to the broker groups.

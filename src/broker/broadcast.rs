@@ -21,7 +21,7 @@ use crate::broker::error::{LimitError, NoGroup, NoTopic, Overloaded, ReceiveErro
 use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::receive::{FORWARD_GRACE, NO_LEADER_PAUSE};
 use crate::broker::remote::{Declined, Parcel, Question};
-use crate::command::{Begin, Command, Leave, Placed, Position, Refusal, Reply};
+use crate::command::{Command, JoinAt, Leave, Placed, Position, Refusal, Reply};
 use crate::filter::TagFilter;
 use crate::message::decode_record;
 
@@ -78,7 +78,7 @@ pub struct PlaceRequest {
     /// How long its positions are kept from now on.
     pub lease: Millis,
     /// Where it begins if nothing is known of it.
-    pub begin: Begin,
+    pub begin: JoinAt,
     /// Names a request without places, so that repeating it is answered alike.
     pub attempt: u64,
     /// Positions may also go back.
@@ -275,7 +275,7 @@ impl Replica {
     pub(super) async fn place_instance(
         &self,
         request: &PlaceRequest,
-        (place, begin): (Option<&CommitPlace>, Begin),
+        (place, begin): (Option<&CommitPlace>, JoinAt),
     ) -> Result<InstancePlace, ReceiveError> {
         let (topic, group) = self.ids(&request.topic, &request.group).await?;
         let position = Position {

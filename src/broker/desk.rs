@@ -56,6 +56,8 @@ pub(super) struct Desk {
     unlogged: HashMap<QueueId, Duration>,
     /// The subscriptions that `unwanted` and `progress` hold for.
     version: u32,
+    /// How often the group had been reset: they hold for that as well.
+    epoch: u32,
     /// The queue to look at first, so that all get their turn.
     turn: u32,
     /// Queues that give nothing more until what they have many of is done (rule R13).
@@ -107,6 +109,17 @@ pub(super) struct Found {
     pub(super) grants: usize,
     /// The scan stopped before it saw everything.
     pub(super) more: bool,
+    /// How often the group had been reset when this was found: it holds for that only (rule R4).
+    pub(super) epoch: u32,
+}
+
+/// What skips were computed under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HoldsFor {
+    /// Of the subscriptions.
+    pub(super) version: u32,
+    /// How often the group had been reset.
+    pub(super) epoch: u32,
 }
 
 impl Desks {
@@ -191,7 +204,7 @@ impl Desk {
         let live = self.live_filters(state, wish);
         self.note_freed(state, wish);
         let progress = self.progress.entry(wish.filter_text.to_owned()).or_default();
-        let mut found = Found::default();
+        let mut found = Found { epoch: self.epoch, ..Found::default() };
         let mut budget = SCAN_MAX;
         let mut taken = Taken::new();
         let look_alikes = &progress.look_alikes;
@@ -257,15 +270,18 @@ impl Desk {
         Ok(found)
     }
 
-    /// Those of the group's members; what was known under others is void. `None` is what cannot be
+    /// Those of the group's members; what was known under others, or before a reset, is void. What is
+    /// reserved stays so until its checkout is over, which gets nothing then. `None` is what cannot be
     /// parsed: not written by this version, so it may want anything.
     fn live_filters(&mut self, state: &State, wish: &Wish<'_>) -> Vec<Option<TagFilter>> {
         let (version, expressions) = state.subscriptions(wish.group, wish.topic);
-        if version != self.version {
+        let epoch = state.epoch(wish.group, wish.topic);
+        if (version, epoch) != (self.version, self.epoch) {
             self.unwanted.clear();
             self.unlogged.clear();
             self.progress.clear();
-            self.version = version;
+            self.capped.clear();
+            (self.version, self.epoch) = (version, epoch);
         }
         expressions.iter().map(|text| TagFilter::parse(text).ok()).collect()
     }
@@ -303,8 +319,8 @@ impl Desk {
     }
 
     /// Unwanted runs that have waited long enough, or are long enough, for an entry of their own
-    /// (rule R21), with the subscription version that they hold for.
-    pub(super) fn overdue_skips(&mut self, now: Duration) -> Option<(u32, Vec<Take>)> {
+    /// (rule R21), with what they hold for.
+    pub(super) fn overdue_skips(&mut self, now: Duration) -> Option<(HoldsFor, Vec<Take>)> {
         let Self { unwanted, unlogged, .. } = self;
         unwanted.retain(|_, runs| !runs.is_empty());
         unlogged.retain(|queue, _| unwanted.contains_key(queue));
@@ -324,7 +340,8 @@ impl Desk {
                 takes.push(Take { queue, skips, grants: Vec::new() });
             }
         }
-        (!takes.is_empty()).then_some((self.version, takes))
+        let holds_for = HoldsFor { version: self.version, epoch: self.epoch };
+        (!takes.is_empty()).then_some((holds_for, takes))
     }
 
     /// The checkout is over, whatever came of it.

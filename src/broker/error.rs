@@ -1,6 +1,6 @@
 //! Why a request failed: one struct for each cause, one enum for each operation.
 
-use crate::base::{BrokerGroupName, GroupName, Millis, TopicName};
+use crate::base::{BrokerGroupName, GroupName, Millis, QueueOffset, TopicName};
 use crate::broker::Replica;
 use crate::filter::FilterError;
 use crate::message::MessageKind;
@@ -258,6 +258,22 @@ pub enum GroupError {
     Limit(#[from] LimitError),
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    #[error(transparent)]
+    NoTopic(#[from] NoTopic),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OffsetError {
+    #[error(transparent)]
+    NoTopic(#[from] NoTopic),
+    #[error(transparent)]
+    NoGroup(#[from] NoGroup),
+    #[error("offset {offset} lies behind the end of the queue, {end}")]
+    Illegal { offset: QueueOffset, end: QueueOffset },
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
 }
 
 impl TopicError {
@@ -293,12 +309,27 @@ macro_rules! from_topic_error {
     };
 }
 
-from_topic_error!(SendError, ReceiveError, RouteError);
+from_topic_error!(SendError, ReceiveError, RouteError, OffsetError);
 
 impl From<GroupError> for ReceiveError {
     fn from(error: GroupError) -> Self {
         match error {
             GroupError::NoGroup(error) => error.into(),
+            GroupError::NoTopic(error) => error.into(),
+            GroupError::Limit(error) => error.into(),
+            GroupError::Unavailable(error) => error.into(),
+            GroupError::NoBrokerGroup(_) | GroupError::At { .. } => {
+                unreachable!("a group that is used may exist anywhere")
+            }
+        }
+    }
+}
+
+impl From<GroupError> for OffsetError {
+    fn from(error: GroupError) -> Self {
+        match error {
+            GroupError::NoGroup(error) => error.into(),
+            GroupError::NoTopic(error) => error.into(),
             GroupError::Limit(error) => error.into(),
             GroupError::Unavailable(error) => error.into(),
             GroupError::NoBrokerGroup(_) | GroupError::At { .. } => {

@@ -2,19 +2,27 @@
 
 use tokio::time::Instant;
 
-use crate::base::{DELAY_LEVELS, GroupName, Millis, TopicName};
+use crate::base::{DELAY_LEVELS, GroupId, GroupName, Millis, TopicName};
 use crate::broker::Replica;
 use crate::broker::api::{GroupInstance, GroupPart, GroupTopic, NewGroup};
 use crate::broker::error::{GroupError, LimitError, NoGroup};
 use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::replica::Inner;
 use crate::broker::topics::PAGE_MAX;
-use crate::command::{Backoff, Command, CreateGroup, GROWTH_MAX, OrderRule, Refusal, Reply};
+use crate::command::{
+    Backoff, Begin, Command, CreateGroup, GROWTH_MAX, OrderRule, Refusal, Reply, StartAt,
+};
 use crate::machine::{Group, InstanceView, Lag, State};
 
 /// Deliveries of a message before it counts as exhausted: RocketMQ's 16 retries and the first one.
 pub(super) const ATTEMPTS_DEFAULT: u32 = 17;
 const ATTEMPTS_MAX: u32 = 1000;
+
+/// What another broker group makes the group with: it begins there from the same time on.
+fn begin_of(state: &State, group: GroupId) -> Begin {
+    let start = state.group_start(group).map_or(StartAt::Earliest, StartAt::Time);
+    Begin { start, paused: state.is_paused(group) }
+}
 
 /// A group as it comes into being when nothing is said of it.
 pub(super) fn default_group(name: &GroupName) -> NewGroup {
@@ -25,6 +33,7 @@ pub(super) fn default_group(name: &GroupName) -> NewGroup {
         rule: OrderRule::default(),
         broker_groups: Vec::new(),
         dead_keep: None,
+        begin: Begin::default(),
     }
 }
 
@@ -39,6 +48,7 @@ impl Replica {
                 rule: group.rule,
                 broker_groups: Vec::new(),
                 dead_keep: group.dead_keep,
+                begin: begin_of(state, group.id),
             })
         })
     }
@@ -51,6 +61,17 @@ impl Replica {
     ) -> Result<(), GroupError> {
         check_attempts(group.attempts_max)?;
         check_backoff(&group.backoff)?;
+        let now = self.group.wall();
+        if let StartAt::Time(time) = group.begin.start
+            && time > now
+        {
+            return Err(LimitError {
+                what: "time from which the group wants messages",
+                value: time.to_string(),
+                allowed: format!("no later than now, {now}; latest stands for that"),
+            }
+            .into());
+        }
         self.propose_group(group, deadline).await
     }
 
@@ -121,9 +142,19 @@ impl Replica {
             .topics_of(group.id)
             .filter_map(|topic| {
                 let lag = state.lag(group.id, topic);
+                let epoch = state.epoch(group.id, topic);
                 let topic = state.topic_by_id(topic)?.name.clone();
                 let Lag { ready, in_flight, expired, dead, stopped, dead_letters } = lag;
-                Some(GroupTopic { topic, ready, in_flight, expired, dead, stopped, dead_letters })
+                Some(GroupTopic {
+                    topic,
+                    ready,
+                    in_flight,
+                    expired,
+                    dead,
+                    stopped,
+                    dead_letters,
+                    epoch,
+                })
             })
             .collect();
         GroupPart {
@@ -136,6 +167,8 @@ impl Replica {
             topics,
             dead_keep: group.dead_keep,
             instances: Vec::new(),
+            start: state.group_start(group.id),
+            paused: state.is_paused(group.id),
         }
     }
 }
@@ -196,8 +229,8 @@ impl Inner {
     }
 
     async fn propose_group(&self, group: &NewGroup, deadline: Instant) -> Result<(), GroupError> {
-        let NewGroup { name, attempts_max, backoff, rule, dead_keep, .. } = group.clone();
-        let create = CreateGroup { name, attempts_max, backoff, rule, dead_keep };
+        let NewGroup { name, attempts_max, backoff, rule, dead_keep, begin, .. } = group.clone();
+        let create = CreateGroup { name, attempts_max, backoff, rule, dead_keep, begin };
         let reply = self.group.propose(Command::CreateGroup(create), deadline).await;
         match reply.map_err(|error| unavailable(&error))? {
             Reply::GroupCreated { .. } => Ok(()),

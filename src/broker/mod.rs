@@ -15,6 +15,7 @@ mod api;
 mod broadcast;
 mod clients;
 mod dead_letters;
+mod cursors;
 mod delay;
 mod desk;
 mod error;
@@ -26,6 +27,7 @@ mod handle;
 mod lane;
 mod members;
 mod propose;
+mod pull;
 mod pulse;
 mod readers;
 mod receive;
@@ -51,17 +53,19 @@ pub use broadcast::{
     CommitPlace, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart, InstancePlace, LeaveRequest,
     PlaceRequest,
 };
+pub use cursors::{QueueReset, ResetRequest, ResetStep, ResetTo};
 pub use dead_letters::{
     DeadLetterInfo, DeathFacts, GroupChange, LetterCursor, LetterFilter, RedrivenLetter,
 };
 pub use error::{
     AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,
     DiskFull, EndError, GroupError, HalvesFull, HoldError, KindConflict, KindNotYet, LimitError,
-    NoBrokerGroup, NoGroup, NoTopic, NoTransaction, NotWritable, Overloaded, ReceiveError,
-    RouteError, SendError, TimerError, TopicError, Unavailable,
+    NoBrokerGroup, NoGroup, NoTopic, NoTransaction, NotWritable, OffsetError, Overloaded,
+    ReceiveError, RouteError, SendError, TimerError, TopicError, Unavailable,
 };
 pub use facade::{Broker, Seat};
 pub use gone::{Gone, Leaving, leaving};
+pub use pull::{OffsetOf, PULL_QUEUES, PullRequest, Pulled, QueueRequest};
 pub use pulse::Pulse;
 pub use receive::RECEIVE_BATCH_MAX;
 pub use replica::Replica;
@@ -81,8 +85,8 @@ use crate::base::{GroupId, Millis, NodeId, TopicId};
 use crate::broker::waiters::Waiters;
 use crate::command::Retention;
 pub use crate::command::{
-    Backoff, Begin, Curve, DeathReason, Decided, Decider, Decision, Exhausted, GROWTH_MAX, Order,
-    OrderRule, Redriven, TimerOutcome,
+    Backoff, Begin, Curve, DeathReason, Decided, Decider, Decision, Exhausted, GROWTH_MAX, JoinAt,
+    Order, OrderRule, Redriven, StartAt, TimerOutcome,
 };
 use crate::machine::Effect;
 use crate::raft::EffectSink;
@@ -136,7 +140,9 @@ impl EffectSink for Bell {
                 Effect::Ready { group, topic, count } => {
                     self.waiters.ready(group, topic, count as usize);
                 }
-                Effect::TopicGone { .. } | Effect::GroupGone { .. } => self.waiters.wake_all(),
+                Effect::TopicGone { .. } | Effect::GroupGone { .. } | Effect::Resumed { .. } => {
+                    self.waiters.wake_all();
+                }
                 Effect::Expired { group, topic, count } => {
                     *self.expired.lock().entry((group, topic)).or_default() += count;
                 }

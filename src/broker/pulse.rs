@@ -242,7 +242,7 @@ async fn log_skips(replica: &Replica, now: Duration) {
     let consumer = ClientId::new("raftmq-skips").expect("the name is a client id");
     for ((group, topic), desk) in replica.desks.all() {
         desk.lock().look_at_all_lines();
-        let Some((subscription_version, takes)) = desk.lock().overdue_skips(now) else { continue };
+        let Some((under, takes)) = desk.lock().overdue_skips(now) else { continue };
         let skips = Checkout {
             group,
             topic,
@@ -250,8 +250,9 @@ async fn log_skips(replica: &Replica, now: Duration) {
             attempt_id: None,
             invisible: Millis::ZERO,
             auto_renew: false,
-            subscription_version,
+            subscription_version: under.version,
             takes,
+            epoch: under.epoch,
         };
         submit(replica, Delivery::Checkout(skips)).await;
     }

@@ -108,6 +108,7 @@ impl Replica {
             if !self.serving() {
                 return Err(Declined::NotLeader);
             }
+            self.ensure_begun(group, topic).await?;
             self.ensure_subscribed(group, topic, &normal).await?;
             let batch = request.batch as usize;
             let wish = Wish { group, topic, queues, filter, filter_text: &normal, batch };
@@ -169,6 +170,10 @@ impl Replica {
         wish: &Wish<'_>,
         desk: &Arc<Mutex<Desk>>,
     ) -> Result<Taken, Declined> {
+        if self.group.read(|state| state.is_paused(wish.group)) {
+            // Resuming wakes whoever waits.
+            return Ok(Taken::default());
+        }
         let attempt = request.attempt_id.as_deref().unwrap_or_default();
         let repeated =
             self.group.read(|state| state.checkout_of_attempt(wish.group, wish.topic, attempt));
@@ -184,7 +189,7 @@ impl Replica {
         if found.grants == 0 {
             return Ok(Taken { more: found.more, ..Taken::default() });
         }
-        let more = found.more;
+        let (more, epoch) = (found.more, found.epoch);
         let waiters = self.waiters.clone();
         let mut reservation = Reservation::new(desk.clone(), &found, (wish, waiters));
         let takes = self.fitting(found, wish, desk)?;
@@ -202,6 +207,7 @@ impl Replica {
             auto_renew: request.auto_renew,
             subscription_version,
             takes,
+            epoch,
         };
         let unasked = Mutant::DeliverUncommitted.is_on().then(|| guessed(&checkout));
         let submitted = self.lane.submit(Delivery::Checkout(checkout), self.default_deadline());

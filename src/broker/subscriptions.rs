@@ -74,15 +74,17 @@ impl Inner {
             Ok(Reply::Refused(Refusal::Limit { what, limit })) => {
                 Err(Declined::Full { what: format!("the {what} are at their limit of {limit}") })
             }
-            Ok(other) => Err(declined(unexpected(&other))),
+            Ok(other) => Err(unexpected(&other).into()),
             Err(_) if !self.serving() => Err(Declined::NotLeader),
-            Err(error) => Err(declined(unavailable(&error))),
+            Err(error) => Err(unavailable(&error).into()),
         }
     }
 }
 
-fn declined(error: crate::broker::error::Unavailable) -> Declined {
-    Declined::Unavailable { reason: error.reason, outcome_unknown: error.outcome_unknown }
+impl From<crate::broker::error::Unavailable> for Declined {
+    fn from(error: crate::broker::error::Unavailable) -> Self {
+        Self::Unavailable { reason: error.reason, outcome_unknown: error.outcome_unknown }
+    }
 }
 
 #[cfg(test)]

@@ -54,7 +54,14 @@ impl Replica {
             if !self.serving() {
                 return Err(Declined::NotLeader);
             }
+            self.ensure_begun(group, topic).await?;
             self.ensure_subscribed(group, topic, &normal).await?;
+            if self.group.read(|state| state.is_paused(group)) {
+                if timeout_at(deadline, waiter.woken()).await.is_err() {
+                    return Ok(false);
+                }
+                continue;
+            }
             // What this attempt was handed, and never got to see, is the first that it gets.
             let attempt = request.attempt_id.as_deref().unwrap_or_default();
             let again = |state: &State| state.checkout_of_attempt(group, topic, attempt).is_some();

@@ -3,14 +3,15 @@
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
-use crate::base::{GroupName, TopicName};
-use crate::client::{BackoffCurve, GroupChange, GroupInfo, GroupPart, GroupShape};
+use crate::base::GroupName;
+use crate::client::{BackoffCurve, GroupChange, GroupInfo, GroupPart, GroupShape, ResetTo};
 
 use super::Ask;
 use super::failure::Failure;
 use super::output::{Output, Table};
 use super::pages::{self, Part};
-use super::topic::topic_name;
+use super::place::{STARTS, start};
+use super::reset::{Pause, Reset, Resume};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Group {
@@ -45,6 +46,14 @@ pub(super) enum Group {
         /// Where to create it: broker groups, separated by commas. By default in all.
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]
         broker_groups: Vec<String>,
+        /// Where it begins in a topic that it uses for the first time: at the first message there is,
+        /// at messages from now on, or at the first one of a time: 10m for ten minutes ago,
+        /// 2026-11-30T18:00:00Z, or @ and milliseconds since 1970.
+        #[arg(long, value_name = STARTS, default_value = "earliest", value_parser = start)]
+        start: ResetTo,
+        /// Hand nothing out before `group resume`.
+        #[arg(long)]
+        paused: bool,
         #[command(flatten)]
         ask: Ask,
     },
@@ -62,15 +71,9 @@ pub(super) enum Group {
         #[command(flatten)]
         ask: Ask,
     },
-    /// Let message groups go on that stood still after a last attempt.
-    Resume {
-        #[arg(value_parser = group_name)]
-        name: GroupName,
-        #[arg(long, value_parser = topic_name)]
-        topic: TopicName,
-        #[command(flatten)]
-        ask: Ask,
-    },
+    /// Hand messages out again to a group that was paused; with --topic, let message groups go on that
+    /// stood still after a last attempt.
+    Resume(Resume),
     /// Change how a consumer group's messages fail. What is not named stays.
     Update {
         #[arg(value_parser = group_name)]
@@ -94,6 +97,11 @@ pub(super) enum Group {
         #[command(flatten)]
         ask: Ask,
     },
+    /// Put a consumer group elsewhere in a topic, members connected or not. What was received before
+    /// can no longer be acknowledged.
+    Reset(Reset),
+    /// Hand nothing out to a consumer group. What it has received it may go on with.
+    Pause(Pause),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -180,6 +188,8 @@ impl Group {
                 unordered,
                 exhausted,
                 broker_groups,
+                start,
+                paused,
                 ask,
             } => {
                 let client = ask.client().await?;
@@ -196,6 +206,8 @@ impl Group {
                         (false, false) => "single",
                     },
                     exhausted: exhausted.name(),
+                    start: Some(start),
+                    paused,
                 };
                 let group = client.create_group(&name, shape).await?;
                 output.show(&group, |group| list(std::slice::from_ref(group)));
@@ -217,13 +229,10 @@ impl Group {
                 if with && !output.is_json() {
                     output.line(format_args!("\n{}", instances(&group)));
                 }
+                tell_begin(output, &group);
                 output.differences(&group.differences);
             }
-            Self::Resume { name, topic, ask } => {
-                let group = ask.client().await?.resume_group(&name, &topic).await?;
-                output.show(&group, progress);
-                output.differences(&group.differences);
-            }
+            Self::Resume(resume) => resume.run(output, progress).await?,
             Self::Update { name, attempts, backoff, dead_keep, ask } => {
                 let backoff = backoff.unwrap_or_default();
                 let change = GroupChange {
@@ -236,6 +245,8 @@ impl Group {
                 output.show(&group, settings);
                 output.differences(&group.differences);
             }
+            Self::Reset(reset) => reset.run(output).await?,
+            Self::Pause(pause) => pause.run(output).await?,
             Self::Delete { name, ask } => {
                 ask.client().await?.delete_group(&name).await?;
                 output.done(
@@ -245,6 +256,19 @@ impl Group {
             }
         }
         Ok(())
+    }
+}
+
+/// What the table of topics has no room for.
+fn tell_begin(output: &Output, group: &GroupInfo) {
+    if output.is_json() {
+        return;
+    }
+    if let Some(start) = group.parts.iter().filter_map(|part| part.start).min() {
+        output.note(format_args!("begins in each topic at the first message since {start} ms"));
+    }
+    if group.parts.iter().any(|part| part.paused) {
+        output.note("paused: nothing is handed out until `group resume`");
     }
 }
 
@@ -283,6 +307,7 @@ fn progress(group: &GroupInfo) -> Table {
             topic.dead.to_string(),
             topic.dead_letters.to_string(),
             topic.stopped.to_string(),
+            topic.epoch.to_string(),
         ]
     });
     let head = [
@@ -295,6 +320,7 @@ fn progress(group: &GroupInfo) -> Table {
         "DEAD",
         "DEAD LETTERS",
         "STOPPED",
+        "EPOCH",
     ];
     Table::new(head, rows)
 }

@@ -264,7 +264,40 @@ fn describe(command: &Command) -> String {
             let (instance, group, topic) = (&leave.instance, leave.group, leave.topic);
             format!("instance {instance} of group {group} leaves topic {topic}")
         }
+        Command::Start(_) | Command::Reset(_) | Command::Pause { .. } | Command::StoreOffset(_) => {
+            describe_cursor(command)
+        }
     }
+}
+
+/// Where groups stand.
+fn describe_cursor(command: &Command) -> String {
+    match command {
+        Command::Start(start) => {
+            let (group, topic) = (start.group, start.topic);
+            format!("group {group} begins in topic {topic} at {}", join(&start.offsets))
+        }
+        Command::Reset(reset) => {
+            let places = reset.offsets.iter().map(|(queue, offset)| format!("{queue}:{offset}"));
+            let (group, topic) = (reset.group, reset.topic);
+            format!(
+                "group {group} goes on in topic {topic} at {}",
+                join(&places.collect::<Vec<_>>())
+            )
+        }
+        Command::Pause { group, paused: true } => format!("group {group} is paused"),
+        Command::Pause { group, paused: false } => format!("group {group} is resumed"),
+        Command::StoreOffset(store) => {
+            let (group, topic) = (store.group, store.topic);
+            let (queue, offset) = (store.queue, store.offset);
+            format!("group {group} is at {offset} in topic {topic} queue {queue}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn join(all: &[impl ToString]) -> String {
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn describe_timer(timer: &TimerKey) -> String {

@@ -18,6 +18,7 @@ use super::failure::Failure;
 use super::group::{group_name, millis};
 use super::listen::Listen;
 use super::output::{Output, Table, or_dash};
+use super::pull::Pull;
 use super::topic::topic_name;
 
 #[derive(Debug, Subcommand)]
@@ -32,6 +33,8 @@ pub(super) enum Message {
     Receive(Receive),
     /// Listen as one instance of a consumer group that sees every message of a topic.
     Listen(Listen),
+    /// Read a queue from an offset on. Nothing is hidden from anybody, and nothing is kept of it.
+    Pull(Pull),
 }
 
 #[derive(Debug, Args)]
@@ -118,6 +121,7 @@ impl Message {
             Self::Recall(recall) => recall.run(output).await,
             Self::Reschedule(reschedule) => reschedule.run(output).await,
             Self::Listen(listen) => listen.run(output).await,
+            Self::Pull(pull) => pull.run(output).await,
         }
     }
 }
@@ -210,10 +214,14 @@ impl Receive {
             }
             received.extend(batch);
         }
-        let shown: Vec<Shown<'_>> = received.iter().map(Shown::from).collect();
-        output.show(shown.as_slice(), table);
+        show(output, &received);
         Ok(())
     }
+}
+
+pub(super) fn show(output: &Output, received: &[Received]) {
+    let shown: Vec<Shown<'_>> = received.iter().map(Shown::from).collect();
+    output.show(shown.as_slice(), table);
 }
 
 /// A received message with its body as far as it is text.

@@ -7,6 +7,7 @@ use futures::{Stream, StreamExt};
 use crate::base::{GroupName, TopicName};
 use crate::wire::raftmq as v1;
 
+use super::cursors;
 use super::error::ClientError;
 use super::values::{
     BackoffCurve, BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupInstance, GroupPart,
@@ -114,6 +115,8 @@ impl Client {
             exhausted: shape.exhausted.to_owned(),
             curve: shape.curve.map(BackoffCurve::wire),
             dead_keep_millis: shape.dead_keep,
+            start: shape.start.and_then(cursors::start),
+            paused: shape.paused,
         };
         let request = self.request(request, CALL_TIMEOUT);
         Ok(group(self.admin().create_group(request).await?.into_inner()))
@@ -279,6 +282,7 @@ pub(super) fn group(group: v1::Group) -> GroupInfo {
         dead: topic.dead,
         stopped: topic.stopped,
         dead_letters: topic.dead_letters,
+        epoch: topic.epoch,
     };
     let instance = |one: v1::GroupInstance| GroupInstance {
         topic: one.topic,
@@ -299,6 +303,8 @@ pub(super) fn group(group: v1::Group) -> GroupInfo {
         curve: part.curve.map(BackoffCurve::told),
         dead_keep: part.dead_keep_millis,
         instances: part.instances.into_iter().map(instance).collect(),
+        start: part.start,
+        paused: part.paused,
     };
     GroupInfo {
         name: group.name,

@@ -260,7 +260,7 @@ fn message_id() -> String {
     format!("01{:016X}{:016X}", random(), random())
 }
 
-fn received(message: v2::Message) -> Result<Received, ClientError> {
+pub(super) fn received(message: v2::Message) -> Result<Received, ClientError> {
     let system = message.system_properties;
     let system = system.ok_or(ClientError::Incomplete { what: "the system properties" })?;
     Ok(Received {
@@ -286,14 +286,14 @@ fn millis(stamp: &prost_types::Timestamp) -> u64 {
     seconds.saturating_mul(1000).saturating_add(millis)
 }
 
-fn timestamp(at: u64) -> prost_types::Timestamp {
+pub(super) fn timestamp(at: u64) -> prost_types::Timestamp {
     prost_types::Timestamp {
         seconds: i64::try_from(at / 1000).unwrap_or(i64::MAX),
         nanos: i32::try_from(at % 1000 * 1_000_000).expect("below a second"),
     }
 }
 
-fn wire_duration(duration: Duration) -> prost_types::Duration {
+pub(super) fn wire_duration(duration: Duration) -> prost_types::Duration {
     prost_types::Duration {
         seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),

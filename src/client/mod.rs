@@ -1,8 +1,8 @@
 //! Our own client: what the command line asks a broker, over the protocols that brokers serve.
 //!
 //! What it is: [`Client`], one connection to one node; on it [`Producer`], which sends with a window
-//! over several connections, [`SimpleConsumer`], [`PushConsumer`], and [`BroadcastConsumer`], which
-//! sees everything. Messages go by `apache.rocketmq.v2`, the last one's by `raftmq.v1.Broadcast`, the
+//! over several connections, [`SimpleConsumer`], [`PushConsumer`], [`PullConsumer`], and
+//! [`BroadcastConsumer`], which sees everything. Messages go by `apache.rocketmq.v2`, the last one's by `raftmq.v1.Broadcast`, the
 //! rest by `raftmq.v1.Admin`. Its values derive serde, because the command line prints them.
 //! Promises: an `Ok` is what the broker said, and a refusal carries its code and text; nothing is
 //! repeated on its own account, so an unknown outcome stays visible.
@@ -11,9 +11,11 @@
 mod admin;
 mod dead_letters;
 mod broadcast_consumer;
+mod cursors;
 mod error;
 mod messages;
 mod producer;
+mod pull_consumer;
 mod push_consumer;
 mod registrar;
 mod simple_consumer;
@@ -35,14 +37,16 @@ pub use broadcast_consumer::{BroadcastConsumer, BroadcastTake, Polled};
 pub use dead_letters::{DeadLetter, DeadLetterFilter, GroupChange, RedrivenLetter};
 pub use error::ClientError;
 pub use producer::Producer;
+pub use pull_consumer::{PullConsumer, Pulled};
 pub use push_consumer::{PushConsumer, Pushed};
 pub use registrar::Registrar;
 pub use simple_consumer::SimpleConsumer;
 pub use transactions::{EndedTransaction, HalfMessage, OpenTransaction, TransactionAction};
 pub use values::{
     BackoffCurve, BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupInstance,
-    GroupPart, GroupShape, GroupTopic, MembersChange, MembersStep, NewMember, NodeStatus, Page,
-    QueueInfo, Received, RouteQueue, SentMessage, Take, TopicInfo, TopicPart, TopicShape,
+    GroupPart, GroupReset, GroupShape, GroupTopic, MembersChange, MembersStep, NewMember,
+    NodeStatus, Page, QueueInfo, QueueReset, Received, ResetPart, ResetTo, RouteQueue, SentMessage,
+    Take, TopicInfo, TopicPart, TopicShape,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.

@@ -160,6 +160,57 @@ pub struct GroupShape<'a> {
     pub curve: Option<BackoffCurve>,
     /// Milliseconds that its dead letters can be read; 0 as long as the log is kept.
     pub dead_keep: u64,
+    /// Where it begins in a topic that it uses for the first time: `earliest`, which is what `None`
+    /// stands for, `latest` or a time.
+    pub start: Option<ResetTo>,
+    /// Nothing is handed out before it is resumed.
+    pub paused: bool,
+}
+
+/// A place in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResetTo {
+    /// The first message that there is.
+    Earliest,
+    /// Behind the last one.
+    Latest,
+    /// The first message that became visible then or later; milliseconds since 1970-01-01T00:00:00Z.
+    Time(u64),
+    Offset(u64),
+}
+
+/// A consumer group is to go on from elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupReset<'a> {
+    pub group: &'a GroupName,
+    pub topic: &'a TopicName,
+    pub to: ResetTo,
+    /// `None` for all.
+    pub queue: Option<u32>,
+    /// None stands for all.
+    pub broker_groups: &'a [String],
+    pub dry_run: bool,
+}
+
+/// What a reset comes to in one broker group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ResetPart {
+    pub broker_group: String,
+    /// How often the group has been reset in the topic.
+    pub epoch: u32,
+    pub queues: Vec<QueueReset>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct QueueReset {
+    pub queue: u32,
+    /// The first message that the group was not done with.
+    pub from: u64,
+    pub to: u64,
+    /// Messages that come again though they were handed out, or done with.
+    pub again: u64,
+    /// Messages that the group was not done with and does not get.
+    pub passed_by: u64,
 }
 
 /// A part of a list.
@@ -224,6 +275,11 @@ pub struct GroupPart {
     pub curve: Option<BackoffCurve>,
     /// Milliseconds that its dead letters can be read; 0 as long as the log is kept.
     pub dead_keep: u64,
+    /// From when on it wants messages, in milliseconds since 1970-01-01T00:00:00Z; absent from the
+    /// first one that there is.
+    pub start: Option<u64>,
+    /// Nothing is handed out.
+    pub paused: bool,
     /// Only where one group is described.
     pub instances: Vec<GroupInstance>,
 }
@@ -254,6 +310,8 @@ pub struct GroupTopic {
     pub stopped: u64,
     /// Of the dead, those that are dead letters now.
     pub dead_letters: u64,
+    /// How often the group was reset here.
+    pub epoch: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -12,7 +12,7 @@ pub struct Position {
     /// [`crate::machine::LEASE_MAX`].
     pub lease: Millis,
     /// Where it begins if nothing is known of it.
-    pub begin: Begin,
+    pub begin: JoinAt,
     /// Names the request that asks what is known of it, so that repeating it is answered alike.
     pub attempt: u64,
     /// The incarnation whose positions these are, as an earlier answer says; `None` to ask only.
@@ -26,7 +26,7 @@ pub struct Position {
 /// Where an instance begins of which nothing is known. Persisted, never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Begin {
+pub enum JoinAt {
     /// With what comes behind the entry that makes it known.
     #[default]
     Latest = 1,
@@ -34,7 +34,7 @@ pub enum Begin {
     Earliest = 2,
 }
 
-impl Begin {
+impl JoinAt {
     pub(super) fn from_byte(byte: u8) -> Option<Self> {
         [Self::Latest, Self::Earliest].into_iter().find(|begin| *begin as u8 == byte)
     }

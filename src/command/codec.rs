@@ -5,6 +5,7 @@
 //! reinterpreted. New fields come as a new kind or a new version.
 
 mod broadcast;
+mod cursor;
 mod delay;
 mod delivery;
 mod fields;
@@ -17,7 +18,7 @@ mod transaction;
 use bytes::Bytes;
 
 use super::{
-    Backoff, Checked, Command, CreateGroup, CreateTopic, Delivery, Exhausted, Found, Order,
+    Backoff, Begin, Checked, Command, CreateGroup, CreateTopic, Delivery, Exhausted, Found, Order,
     OrderRule, Publish, PublishItem, Relocation, Retention, ScheduleItem, Subscribe, Trim,
 };
 use crate::base::{
@@ -76,6 +77,13 @@ const CREATE_RETRIED_GROUP: u8 = 51;
 const UPDATE_GROUP: u8 = 52;
 const POSITION: u8 = 80;
 const LEAVE: u8 = 81;
+/// A group that begins elsewhere than at the first message, or paused; then the kind and the fields
+/// that it would have without that.
+const CREATE_PLACED_GROUP: u8 = 70;
+const START: u8 = 71;
+const RESET: u8 = 72;
+const PAUSE: u8 = 73;
+const STORE_OFFSET: u8 = 74;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,16 +130,11 @@ pub(super) fn encode(command: &Command) -> Bytes {
             }
         },
         Command::DeleteTopic { topic } => writer.kind(DELETE_TOPIC, topic),
-        Command::CreateGroup(create) if !retry::is_plain(create) => {
-            writer.u8(CREATE_RETRIED_GROUP);
-            retry::write_group(&mut writer, create);
-        }
-        Command::CreateGroup(create) if create.rule == OrderRule::default() => {
-            writer.kind(CREATE_GROUP, create);
-        }
         Command::CreateGroup(create) => {
-            writer.kind(CREATE_RULED_GROUP, create);
-            create.rule.write(&mut writer);
+            if create.begin != Begin::default() {
+                writer.kind(CREATE_PLACED_GROUP, &create.begin);
+            }
+            write_group(&mut writer, create);
         }
         Command::DeleteGroup { group } => writer.kind(DELETE_GROUP, group),
         Command::Subscribe(subscribe) => writer.kind(SUBSCRIBE, subscribe),
@@ -174,13 +177,48 @@ pub(super) fn encode(command: &Command) -> Bytes {
         Command::UpdateGroup(update) => writer.kind(UPDATE_GROUP, update),
         Command::Position(position) => writer.kind(POSITION, position),
         Command::Leave(leave) => writer.kind(LEAVE, leave),
+        Command::Start(start) => writer.kind(START, start),
+        Command::Reset(reset) => writer.kind(RESET, reset),
+        Command::Pause { group, paused } => {
+            writer.kind(PAUSE, group);
+            writer.bool(*paused);
+        }
+        Command::StoreOffset(store) => writer.kind(STORE_OFFSET, store),
     }
     writer.finish()
+}
+
+/// The kind and the fields of a group, but for where it begins.
+fn write_group(writer: &mut Writer, create: &CreateGroup) {
+    if !retry::is_plain(create) {
+        writer.u8(CREATE_RETRIED_GROUP);
+        retry::write_group(writer, create);
+    } else if create.rule == OrderRule::default() {
+        writer.kind(CREATE_GROUP, create);
+    } else {
+        writer.kind(CREATE_RULED_GROUP, create);
+        create.rule.write(writer);
+    }
+}
+
+/// What [`write_group`] wrote, behind its kind.
+fn read_group(kind: u8, reader: &mut Reader) -> Result<CreateGroup, CommandError> {
+    match kind {
+        CREATE_GROUP => reader.get(),
+        CREATE_RULED_GROUP => {
+            let create: CreateGroup = reader.get()?;
+            Ok(CreateGroup { rule: reader.get()?, ..create })
+        }
+        CREATE_RETRIED_GROUP => retry::read_group(reader),
+        found => Err(CommandError::Kind { what: "the kind of a new group", found }),
+    }
 }
 
 /// The version from which a program reads this command.
 fn version(command: &Command) -> u8 {
     match command {
+        Command::Deliveries(deliveries) if deliveries.iter().any(delivery::has_epoch) => 4,
+        Command::CreateGroup(create) if create.begin != Begin::default() => 4,
         // An older program would take it for a damaged one, which stops it as well.
         Command::Deliveries(deliveries)
             if deliveries.iter().any(|one| matches!(one, Delivery::GiveUp(_))) =>
@@ -211,6 +249,8 @@ fn version(command: &Command) -> u8 {
         Command::Prepare(_) | Command::End(_) | Command::Check(_) | Command::Resume(_) => 3,
         Command::Redrive(_) | Command::UpdateGroup(_) => 4,
         Command::Position(_) | Command::Leave(_) => 4,
+        Command::Start(_) | Command::Reset(_) => 4,
+        Command::Pause { .. } | Command::StoreOffset(_) => 4,
     }
 }
 
@@ -226,7 +266,9 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         DELIVERIES => Command::Deliveries(reader.list(Delivery::read)?),
         CREATE_TOPIC => Command::CreateTopic(reader.get()?),
         DELETE_TOPIC => Command::DeleteTopic { topic: reader.get()? },
-        CREATE_GROUP => Command::CreateGroup(reader.get()?),
+        kind @ (CREATE_GROUP | CREATE_RULED_GROUP | CREATE_RETRIED_GROUP) => {
+            Command::CreateGroup(read_group(kind, &mut reader)?)
+        }
         DELETE_GROUP => Command::DeleteGroup { group: reader.get()? },
         SUBSCRIBE => Command::Subscribe(reader.get()?),
         UNSUBSCRIBE => Command::Unsubscribe(reader.get()?),
@@ -237,10 +279,6 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         RELOCATE => Command::Relocate(reader.list(Relocation::read)?),
         PURGE_TO => Command::PurgeTo { mark: reader.get()? },
         TRIM => Command::Trim(reader.get()?),
-        CREATE_RULED_GROUP => {
-            let create: CreateGroup = reader.get()?;
-            Command::CreateGroup(CreateGroup { rule: reader.get()?, ..create })
-        }
         GROW_TOPIC => Command::GrowTopic { topic: reader.get()?, queues: reader.u32()? },
         RESUME_LINES => Command::ResumeLines { group: reader.get()?, topic: reader.get()? },
         PREPARE => Command::Prepare(reader.get()?),
@@ -255,10 +293,17 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         RECALL => Command::Recall(reader.get()?),
         RESCHEDULE => Command::Reschedule { timer: reader.get()?, due: reader.get()? },
         REDRIVE => Command::Redrive(reader.get()?),
-        CREATE_RETRIED_GROUP => Command::CreateGroup(retry::read_group(&mut reader)?),
         UPDATE_GROUP => Command::UpdateGroup(reader.get()?),
         POSITION => Command::Position(reader.get()?),
         LEAVE => Command::Leave(reader.get()?),
+        CREATE_PLACED_GROUP => {
+            let (begin, kind) = (reader.get()?, reader.u8()?);
+            Command::CreateGroup(CreateGroup { begin, ..read_group(kind, &mut reader)? })
+        }
+        START => Command::Start(reader.get()?),
+        RESET => Command::Reset(reader.get()?),
+        PAUSE => Command::Pause { group: reader.get()?, paused: reader.bool()? },
+        STORE_OFFSET => Command::StoreOffset(reader.get()?),
         found => return Err(CommandError::Kind { what: "the kind of a command", found }),
     };
     reader.end()?;
@@ -475,7 +520,7 @@ impl Coded for Trim {
 }
 
 impl Coded for CreateGroup {
-    /// Without `rule`, which only one of the two first kinds has, and what only a third one has.
+    /// Without `rule`, which only one of the two first kinds has, and what only later kinds have.
     fn write(&self, writer: &mut Writer) {
         let Backoff::Listed(times) = &self.backoff else {
             unreachable!("a curve is written by a kind of its own")
@@ -492,6 +537,7 @@ impl Coded for CreateGroup {
             backoff: Backoff::Listed(reader.list(Millis::read)?),
             rule: OrderRule::default(),
             dead_keep: None,
+            begin: Begin::default(),
         })
     }
 }

@@ -46,6 +46,9 @@ pub struct Checkout {
     /// are dropped (rule R4).
     pub subscription_version: u32,
     pub takes: Vec<Take>,
+    /// How often the group had been reset in the topic when this was computed; a checkout of another
+    /// count gets nothing (rule R4).
+    pub epoch: u32,
 }
 
 /// What a checkout takes from one queue.

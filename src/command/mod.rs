@@ -8,6 +8,7 @@
 
 mod broadcast;
 mod codec;
+mod cursor;
 mod delay;
 mod delivery;
 #[cfg(test)]
@@ -19,8 +20,9 @@ mod retry;
 mod schema;
 mod transaction;
 
-pub use broadcast::{Begin, Leave, Placed, Position};
+pub use broadcast::{JoinAt, Leave, Placed, Position};
 pub use codec::{COMMAND_VERSION, Coded, CommandError, Reader, Writer};
+pub use cursor::{Begin, Reset, Start, StartAt, StoreOffset};
 pub use delay::{Schedule, ScheduleItem, Scheduled, TimerKey, TimerOutcome};
 pub use delivery::{
     Ack, Checkout, Delivery, GiveUp, Grant, Handle, Hold, Release, Renew, Return, Skip, Take, Unit,
@@ -110,6 +112,14 @@ pub enum Command {
     /// An instance that sees everything lives, and is so far.
     Position(Position),
     Leave(Leave),
+    Start(Start),
+    Reset(Reset),
+    /// Nothing is handed out to the group while it is paused; all else goes on.
+    Pause {
+        group: GroupId,
+        paused: bool,
+    },
+    StoreOffset(StoreOffset),
 }
 
 impl Command {

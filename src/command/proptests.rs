@@ -72,17 +72,20 @@ fn take() -> impl Strategy<Value = Take> {
 }
 
 fn checkout() -> impl Strategy<Value = Checkout> {
-    let numbers = any::<(u64, u64, u64, bool, u32)>();
+    let numbers = any::<(u64, u64, u64, bool, u32, u32)>();
     (numbers, client(), any::<Option<String>>(), vec(take(), 0..3)).prop_map(
-        |((group, topic, invisible, auto_renew, version), consumer, attempt_id, takes)| Checkout {
-            group: GroupId::new(group),
-            topic: TopicId::new(topic),
-            consumer,
-            attempt_id,
-            invisible: Millis::new(invisible),
-            auto_renew,
-            subscription_version: version,
-            takes,
+        |((group, topic, invisible, auto_renew, version, epoch), consumer, attempt_id, takes)| {
+            Checkout {
+                group: GroupId::new(group),
+                topic: TopicId::new(topic),
+                consumer,
+                attempt_id,
+                invisible: Millis::new(invisible),
+                auto_renew,
+                subscription_version: version,
+                takes,
+                epoch,
+            }
         },
     )
 }
@@ -208,7 +211,7 @@ fn broadcast() -> impl Strategy<Value = Command> {
                 topic: TopicId::new(topic),
                 instance,
                 lease: Millis::new(lease),
-                begin: if earliest { Begin::Earliest } else { Begin::Latest },
+                begin: if earliest { JoinAt::Earliest } else { JoinAt::Latest },
                 attempt,
                 incarnation: incarnation.map(LogIndex::new),
                 seek,
@@ -263,15 +266,17 @@ fn command() -> impl Strategy<Value = Command> {
         delay(),
         transactions(),
         any::<u64>().prop_map(|topic| Command::DeleteTopic { topic: TopicId::new(topic) }),
-        ("[a-z]{1,120}", any::<u32>(), backoff(), rule(), any::<Option<u64>>()).prop_map(
-            |(name, attempts_max, backoff, rule, keep)| Command::CreateGroup(CreateGroup {
-                name: GroupName::new(&name).unwrap(),
-                attempts_max,
-                backoff,
-                rule,
-                dead_keep: keep.map(Millis::new),
-            })
-        ),
+        ("[a-z]{1,120}", any::<u32>(), backoff(), (rule(), begin()), any::<Option<u64>>())
+            .prop_map(|(name, attempts_max, backoff, (rule, begin), keep)| {
+                Command::CreateGroup(CreateGroup {
+                    name: GroupName::new(&name).unwrap(),
+                    attempts_max,
+                    backoff,
+                    rule,
+                    dead_keep: keep.map(Millis::new),
+                    begin,
+                })
+            }),
         retries(),
         any::<(u64, u32)>().prop_map(|(topic, queues)| {
             Command::GrowTopic { topic: TopicId::new(topic), queues }
@@ -316,6 +321,35 @@ fn retries() -> impl Strategy<Value = Command> {
                 letters,
             })
         ),
+        cursors(),
+    ]
+}
+
+fn begin() -> impl Strategy<Value = Begin> {
+    let start = prop_oneof![
+        Just(StartAt::Earliest),
+        Just(StartAt::Latest),
+        any::<u64>().prop_map(|time| StartAt::Time(UtcMillis::new(time))),
+    ];
+    (start, any::<bool>()).prop_map(|(start, paused)| Begin { start, paused })
+}
+
+fn cursors() -> impl Strategy<Value = Command> {
+    let offset = || any::<u64>().prop_map(QueueOffset::new);
+    let queue = || any::<u32>().prop_map(QueueId::new);
+    let ids = || any::<(u64, u64)>().prop_map(|(g, t)| (GroupId::new(g), TopicId::new(t)));
+    prop_oneof![
+        (ids(), vec(offset(), 0..4)).prop_map(|((group, topic), offsets)| {
+            Command::Start(Start { group, topic, offsets })
+        }),
+        (ids(), vec((queue(), offset()), 0..4)).prop_map(|((group, topic), offsets)| {
+            Command::Reset(Reset { group, topic, offsets })
+        }),
+        any::<(u64, bool)>()
+            .prop_map(|(group, paused)| Command::Pause { group: GroupId::new(group), paused }),
+        (ids(), queue(), offset()).prop_map(|((group, topic), queue, offset)| {
+            Command::StoreOffset(StoreOffset { group, topic, queue, offset })
+        }),
     ]
 }
 
@@ -336,6 +370,10 @@ fn refusal() -> impl Strategy<Value = Refusal> {
         any::<(u64, u64)>().prop_map(|(bytes, limit)| Refusal::HalvesFull { bytes, limit }),
         any::<String>().prop_map(|name| Refusal::NoOwner { name }),
         any::<u64>().prop_map(|topic| Refusal::DeadLettersOnly { topic: TopicId::new(topic) }),
+        any::<(u64, u64)>().prop_map(|(group, topic)| Refusal::NotBegun {
+            group: GroupId::new(group),
+            topic: TopicId::new(topic),
+        }),
     ]
 }
 
@@ -421,6 +459,7 @@ fn reply() -> impl Strategy<Value = Reply> {
                 positions,
             })
         ),
+        any::<u32>().prop_map(|epoch| Reply::Reset { epoch }),
     ]
 }
 
@@ -494,8 +533,8 @@ proptest! {
 
     #[test]
     fn garbage_never_panics(
-        version in 0u8..5,
-        kind in 0u8..48,
+        version in 0u8..6,
+        kind in 0u8..96,
         tail in vec(any::<u8>(), 0..300),
     ) {
         let bytes: Bytes = [&[version, kind], tail.as_slice()].concat().into();

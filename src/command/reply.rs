@@ -52,6 +52,10 @@ pub enum Reply {
     Redriven(Vec<Redriven>),
     /// Where an instance stands.
     Placed(Placed),
+    /// The group goes on from elsewhere; how often it has been reset in the topic now.
+    Reset {
+        epoch: u32,
+    },
 }
 
 impl Reply {
@@ -166,4 +170,8 @@ pub enum Refusal {
     NoOwner { name: String },
     #[error("topic {topic} takes dead letters only, and no messages of producers")]
     DeadLettersOnly { topic: TopicId },
+    #[error(
+        "consumer group {group} has not begun in topic {topic}: where it begins is decided first"
+    )]
+    NotBegun { group: GroupId, topic: TopicId },
 }

@@ -1,6 +1,7 @@
 //! Topics, groups and subscriptions.
 
 use super::Backoff;
+use super::Begin;
 use crate::base::{ClusterId, GroupId, GroupName, Millis, TopicId, TopicName};
 use crate::message::MessageKind;
 
@@ -33,6 +34,7 @@ pub struct CreateGroup {
     pub rule: OrderRule,
     /// How long its dead letters can be read; `None` as long as the broker group keeps its log.
     pub dead_keep: Option<Millis>,
+    pub begin: Begin,
 }
 
 /// What a consumer group does about the order of messages that share a message group.

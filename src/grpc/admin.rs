@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use tonic::{Request, Response, Status};
 
-use crate::base::{BrokerGroupName, DELAY_LEVELS, GroupName, Millis, NameError, NodeId, TopicName};
+use crate::base::{
+    BrokerGroupName, DELAY_LEVELS, GroupName, Millis, NameError, NodeId, TopicName, UtcMillis,
+};
 use crate::broker::{
     Broker, Exhausted, GroupInfo, GroupPart, GroupStatus, NewGroup, NewTopic, NodeStatus, Order,
     OrderRule, TimerChange, TimerRequest, TopicInfo, TopicPart,
@@ -13,7 +15,7 @@ use crate::message::MessageKind;
 use crate::wire::raftmq as v1;
 
 use super::status::{group_status, timer_status, topic_status, unavailable};
-use super::{dead_letters, members, recall, transactions};
+use super::{cursors, dead_letters, members, recall, transactions};
 
 /// What a request without its own values gets.
 const QUEUES_DEFAULT: u32 = 8;
@@ -256,6 +258,23 @@ impl v1::admin_server::Admin for Admin {
     ) -> Result<Response<v1::RedriveDeadLettersResponse>, Status> {
         dead_letters::redrive(&self.broker, self.allow(request)?).await.map(Response::new)
     }
+
+    async fn reset_group(
+        &self,
+        request: Request<v1::ResetGroupRequest>,
+    ) -> Result<Response<v1::ResetGroupResponse>, Status> {
+        cursors::reset(&self.broker, self.allow(request)?).await.map(Response::new)
+    }
+
+    async fn pause_group(
+        &self,
+        request: Request<v1::PauseGroupRequest>,
+    ) -> Result<Response<v1::Group>, Status> {
+        let request = self.allow(request)?;
+        let name = group_name(&request.name)?;
+        let paused = self.broker.pause_group(&name, request.paused).await;
+        Ok(Response::new(group(paused.map_err(|error| group_status(&error))?)))
+    }
 }
 
 fn bad_name(error: NameError) -> Status {
@@ -299,6 +318,7 @@ fn kinds(names: &[String]) -> Result<Vec<MessageKind>, Status> {
 }
 
 fn new_group(request: v1::CreateGroupRequest) -> Result<NewGroup, Status> {
+    let begin = cursors::begin(&request);
     let backoff = if request.backoff.is_empty() && request.curve.is_none() {
         DELAY_LEVELS.to_vec().into()
     } else {
@@ -315,6 +335,7 @@ fn new_group(request: v1::CreateGroupRequest) -> Result<NewGroup, Status> {
         rule: rule(&request.order, &request.exhausted)?,
         broker_groups: broker_groups(&request.broker_groups)?,
         dead_keep: (request.dead_keep_millis > 0).then(|| Millis::new(request.dead_keep_millis)),
+        begin,
     })
 }
 
@@ -362,6 +383,7 @@ fn group(info: GroupInfo) -> v1::Group {
         dead: topic.dead,
         stopped: topic.stopped,
         dead_letters: topic.dead_letters,
+        epoch: topic.epoch,
     };
     let instance = |one: crate::broker::GroupInstance| v1::GroupInstance {
         topic: one.topic.to_string(),
@@ -384,6 +406,8 @@ fn group(info: GroupInfo) -> v1::Group {
             curve,
             dead_keep_millis: part.dead_keep.map_or(0, Millis::get),
             instances: part.instances.into_iter().map(instance).collect(),
+            start: part.start.map(UtcMillis::get),
+            paused: part.paused,
         }
     };
     v1::Group {

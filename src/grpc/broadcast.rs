@@ -7,8 +7,8 @@ use tonic::{Request, Response, Status};
 
 use crate::base::{BrokerGroupName, ClientId, LogIndex, Millis, NameError, QueueId, QueueOffset};
 use crate::broker::{
-    Begin, Broker, CommitPlace, Delivered, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart,
-    InstancePlace, LeaveRequest, PlaceRequest, ReceiveError,
+    Broker, CommitPlace, Delivered, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart,
+    InstancePlace, JoinAt, LeaveRequest, PlaceRequest, ReceiveError,
 };
 use crate::message::BodyEncoding;
 use crate::wire::raftmq as v1;
@@ -117,7 +117,7 @@ fn place_request(request: v1::BroadcastCommitRequest) -> Result<PlaceRequest, St
         group: group_name(&request.group)?,
         instance: instance(&request.instance)?,
         lease,
-        begin: if request.from_earliest { Begin::Earliest } else { Begin::Latest },
+        begin: if request.from_earliest { JoinAt::Earliest } else { JoinAt::Latest },
         attempt: request.attempt,
         seek: request.seek,
         places: request.places.into_iter().map(place).collect::<Result<_, Status>>()?,
@@ -228,7 +228,7 @@ mod tests {
             })
         };
         let request = place(1000, "i").unwrap();
-        assert_eq!((request.begin, request.lease), (Begin::Latest, Millis::from_secs(1)));
+        assert_eq!((request.begin, request.lease), (JoinAt::Latest, Millis::from_secs(1)));
         assert!(place(999, "i").unwrap_err().message().contains("999 ms"));
         assert!(place(LEASE_MAX.get() + 1, "i").is_err());
         assert!(place(1000, " ").is_err());

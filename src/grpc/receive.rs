@@ -87,7 +87,7 @@ fn ask(caller: &Caller, request: v2::ReceiveMessageRequest) -> Result<ReceiveReq
     })
 }
 
-fn filter(expression: Option<v2::FilterExpression>) -> Result<String, Refused> {
+pub(super) fn filter(expression: Option<v2::FilterExpression>) -> Result<String, Refused> {
     let expression = expression.unwrap_or_default();
     let illegal = |text: String| Err(Refused::new(Code::IllegalFilterExpression, text));
     match v2::FilterType::try_from(expression.r#type) {
@@ -104,7 +104,7 @@ fn filter(expression: Option<v2::FilterExpression>) -> Result<String, Refused> {
 }
 
 /// What the client asks for, or what its deadline leaves, and never beyond either limit.
-fn polling_time(
+pub(super) fn polling_time(
     asked: Option<&prost_types::Duration>,
     remaining: Option<Duration>,
 ) -> Result<Duration, Refused> {

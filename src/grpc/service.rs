@@ -14,7 +14,7 @@ use super::metadata::Caller;
 use super::observed::Observed;
 use super::status::{Answer, Refused};
 use super::telemetry::Streams;
-use super::{ack, heartbeat, recall, receive, route, send, telemetry, transaction};
+use super::{ack, heartbeat, pull, recall, receive, route, send, telemetry, transaction};
 
 #[derive(Debug)]
 pub(super) struct Messaging {
@@ -134,41 +134,37 @@ impl MessagingService for Messaging {
         .await
     }
 
-    type PullMessageStream = ReceiverStream<Result<v2::PullMessageResponse, Status>>;
+    type PullMessageStream = ReceiverStream<pull::Item>;
 
     async fn pull_message(
         &self,
         request: Request<v2::PullMessageRequest>,
     ) -> Result<Response<Self::PullMessageStream>, Status> {
-        let observed = Observed::begin("PullMessage");
-        let refused = Caller::of(&request).err().unwrap_or_else(|| Refused::not_yet("PullMessage"));
-        observed.end(refused.code);
-        let (items, stream) = tokio::sync::mpsc::channel(1);
-        let content = v2::pull_message_response::Content::Status(refused.status());
-        let item = v2::PullMessageResponse { content: Some(content) };
-        items.try_send(Ok(item)).expect("the channel is new and has room");
-        Ok(Response::new(ReceiverStream::new(stream)))
+        let (caller, message) = (Caller::of(&request), request.into_inner());
+        let items = pull::pull(self.broker.clone(), caller, message, self.ending.clone());
+        Ok(Response::new(items))
     }
 
     async fn update_offset(
         &self,
         request: Request<v2::UpdateOffsetRequest>,
     ) -> Result<Response<v2::UpdateOffsetResponse>, Status> {
-        not_yet("UpdateOffset", request).await
+        unary("UpdateOffset", request, |_, message| pull::update_offset(&self.broker, message))
+            .await
     }
 
     async fn get_offset(
         &self,
         request: Request<v2::GetOffsetRequest>,
     ) -> Result<Response<v2::GetOffsetResponse>, Status> {
-        not_yet("GetOffset", request).await
+        unary("GetOffset", request, |_, message| pull::get_offset(&self.broker, message)).await
     }
 
     async fn query_offset(
         &self,
         request: Request<v2::QueryOffsetRequest>,
     ) -> Result<Response<v2::QueryOffsetResponse>, Status> {
-        not_yet("QueryOffset", request).await
+        unary("QueryOffset", request, |_, message| pull::query_offset(&self.broker, message)).await
     }
 
     async fn end_transaction(

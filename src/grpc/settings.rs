@@ -162,6 +162,7 @@ mod tests {
             rule: OrderRule::default(),
             broker_groups: Vec::new(),
             dead_keep: None,
+            begin: crate::broker::Begin::default(),
         }
     }
 

@@ -6,8 +6,8 @@ use crate::base::NameError;
 use crate::broker::{
     AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,
     DiskFull, EndError, GroupError, HalvesFull, HoldError, KindConflict, KindNotYet, LimitError,
-    NoGroup, NoTopic, NoTransaction, NotWritable, Overloaded, ReceiveError, RouteError, SendError,
-    TimerError, TopicError, Unavailable,
+    NoGroup, NoTopic, NoTransaction, NotWritable, OffsetError, Overloaded, ReceiveError,
+    RouteError, SendError, TimerError, TopicError, Unavailable,
 };
 use crate::wire::rocketmq::{self as v2, Code};
 
@@ -158,6 +158,10 @@ operations! {
     HoldError { ; BadHandle, Unavailable }
     RouteError { ; NoTopic, Limit, Unavailable }
     EndError { ; BadTransactionId, NoTransaction, DecidedOtherwise, Unavailable }
+    OffsetError {
+        OffsetError::Illegal { .. } => IllegalOffset,
+        ; NoTopic, NoGroup, Limit, Unavailable
+    }
 }
 
 pub(super) fn bad_topic(error: NameError) -> Refused {
@@ -213,7 +217,9 @@ pub(super) fn end_status(error: &EndError) -> tonic::Status {
 
 pub(super) fn group_status(error: &GroupError) -> tonic::Status {
     match error {
-        GroupError::NoGroup(_) => tonic::Status::not_found(error.to_string()),
+        GroupError::NoGroup(_) | GroupError::NoTopic(_) => {
+            tonic::Status::not_found(error.to_string())
+        }
         GroupError::Limit(_) | GroupError::NoBrokerGroup(_) => {
             tonic::Status::invalid_argument(error.to_string())
         }

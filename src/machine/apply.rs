@@ -9,7 +9,7 @@ use super::effect::{Effect, ReadyCounts};
 use super::error::ApplyError;
 use super::state::State;
 use super::{Applied, Entry, topics};
-use crate::base::{GroupId, LogIndex, QueueId, TopicId};
+use crate::base::{CheckoutId, GroupId, LogIndex, QueueId, TopicId};
 use crate::command::{
     CheckedOut, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome, Publish, PublishItem,
     Published, Refusal, Reply, Subscribe, Unit,
@@ -111,6 +111,10 @@ impl State {
                 self.instances.leave(&leave);
                 Reply::Done
             }
+            Command::Start(start) => self.start(&start),
+            Command::Reset(reset) => self.reset(&reset, effects),
+            Command::Pause { group, paused } => self.pause(group, paused, effects),
+            Command::StoreOffset(store) => self.store_offset(&store, effects),
         })
     }
 
@@ -136,6 +140,7 @@ impl State {
         self.late.drop_topic(topic, self.deliveries.references_mut());
         self.dead.drop_topic(topic, &mut self.deliveries);
         self.marks.drop_topic(topic);
+        self.stored.drop_topic(topic);
         self.timers.drop_topic(topic, entry.stamp);
         self.instances.drop_topic(topic);
         effects.push(Effect::TopicGone { topic });
@@ -175,7 +180,7 @@ impl State {
         {
             return Reply::Refused(refusal);
         }
-        self.groups.create(create, entry.stamp)
+        self.begin_group(create, entry.stamp)
     }
 
     fn delete_group(&mut self, entry: &Entry, group: GroupId, effects: &mut Vec<Effect>) -> Reply {
@@ -189,6 +194,8 @@ impl State {
         self.subscriptions.drop_group(group);
         self.deliveries.drop_group(group);
         self.instances.drop_group(group);
+        self.begins.drop_group(group);
+        self.stored.drop_group(group);
         effects.push(Effect::GroupGone { group });
         Reply::Done
     }
@@ -200,7 +207,7 @@ impl State {
         }
     }
 
-    fn check_pair(&self, group: GroupId, topic: TopicId) -> Result<(), Refusal> {
+    pub(super) fn check_pair(&self, group: GroupId, topic: TopicId) -> Result<(), Refusal> {
         self.groups.get(group)?;
         self.topics.get(topic)?;
         Ok(())
@@ -323,6 +330,10 @@ impl State {
     ) -> DeliveryOutcome {
         let stamp = entry.stamp;
         match delivery {
+            Delivery::Checkout(checkout) if !self.may_hand_out(checkout) => {
+                let checkout = CheckoutId::new(0);
+                DeliveryOutcome::CheckedOut(CheckedOut { checkout, granted: Vec::new() })
+            }
             Delivery::Checkout(checkout) => {
                 let full = self.moved_full();
                 let bounds = Bounds {

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+use super::begins::Begins;
 use super::consume_queue::ConsumeQueues;
 use super::dead_letters::DeadLetters;
 use super::dedup::Dedup;
@@ -28,6 +29,7 @@ use super::late::LateUnits;
 use super::retention::Marks;
 use super::state::State;
 use super::store::Store;
+use super::stored_offsets::StoredOffsets;
 use super::subscriptions::Subscriptions;
 use super::timers::Timers;
 use super::topics::Topics;
@@ -61,6 +63,9 @@ const DECIDED: u8 = 18;
 const LATE: u8 = 19;
 const DEAD_LETTERS: u8 = 30;
 const INSTANCES: u8 = 39;
+const BEGINS: u8 = 36;
+const RESETS: u8 = 37;
+const STORED_OFFSETS: u8 = 38;
 const LOCAL: u8 = 100;
 
 /// The state after one entry, copied so that applying can go on. Cheap to make; turning it into
@@ -196,6 +201,9 @@ impl State {
             section(LATE, &|w| self.late.write(w)),
             section(DEAD_LETTERS, &|w| self.dead.write(w)),
             section(INSTANCES, &|w| self.instances.write(w)),
+            section(BEGINS, &|w| self.begins.write(w)),
+            section(RESETS, &|w| self.deliveries.write_resets(w)),
+            section(STORED_OFFSETS, &|w| self.stored.write(w)),
         ];
         Image { sections, timers: self.timers.image(), dedup: self.dedup.image() }
     }
@@ -360,6 +368,7 @@ impl Sections {
             TIMERS..=ENDED,
             HALVES..=LATE,
             DEAD_LETTERS..=DEAD_LETTERS,
+            BEGINS..=STORED_OFFSETS,
             INSTANCES..=INSTANCES,
             LOCAL..=LOCAL,
         ];
@@ -369,6 +378,7 @@ impl Sections {
         }
         let mut deliveries = self.table(CHECKOUTS, Deliveries::read_checkouts)?;
         self.table(DELIVERIES, |r| deliveries.read_pairs(r))?;
+        self.table(RESETS, |r| deliveries.read_resets(r))?;
         let halves = self.table(HALVES, |r| Halves::read(r, deliveries.references_mut()))?;
         let late = self.table(LATE, |r| LateUnits::read(r, deliveries.references_mut()))?;
         self.table(MOVED, |r| deliveries.read_moved(r))?;
@@ -391,6 +401,8 @@ impl Sections {
             late,
             dead: self.table(DEAD_LETTERS, DeadLetters::read)?,
             instances: self.table(INSTANCES, Instances::read)?,
+            begins: self.table(BEGINS, Begins::read)?,
+            stored: self.table(STORED_OFFSETS, StoredOffsets::read)?,
             audit: None,
         };
         state.check().map_err(|error| error.of_section(END))?;
@@ -427,6 +439,8 @@ impl State {
         let bounds = |topic, queue| self.queues.bounds(topic, queue);
         self.halves.check(|topic, queue| bounds(topic, queue).is_some(), &self.decided)?;
         self.late.check(bounds, self.marks.newest_end())?;
+        self.begins.check(|group| self.groups.get(group).is_ok())?;
+        self.stored.check(|topic, queue| self.queues.end(topic, queue))?;
         self.deliveries.check(bounds, front, self.halves.len() + self.late.len())?;
         self.dead.check(bounds, |topic| self.owner_of(topic), &self.deliveries)?;
         self.instances.check(bounds, |group| self.groups.get(group).is_ok())?;

@@ -36,6 +36,10 @@ pub enum Effect {
         topic: TopicId,
         count: u64,
     },
+    /// A group that was paused is handed messages again, of all its topics.
+    Resumed {
+        group: GroupId,
+    },
 }
 
 /// How many messages became visible again, summed per group and topic within one entry.

@@ -15,7 +15,7 @@ use super::limits::{INSTANCES_MAX, LEASE_MAX, POSITIONS_MAX};
 use super::state::State;
 use super::topics::limit;
 use crate::base::{ClientId, GroupId, LogIndex, QueueId, QueueOffset, TopicId, UtcMillis};
-use crate::command::{Begin, Leave, Placed, Position, Reader, Refusal, Reply, Writer};
+use crate::command::{JoinAt, Leave, Placed, Position, Reader, Refusal, Reply, Writer};
 
 /// The least offset and the end of each queue of a topic.
 type Bounds = [(QueueOffset, QueueOffset)];
@@ -102,8 +102,8 @@ impl Instances {
         let Some(row) = self.rows.get(&key) else {
             self.check_room(1, bounds.len())?;
             let begin = |(start, end): &(QueueOffset, QueueOffset)| match position.begin {
-                Begin::Latest => *end,
-                Begin::Earliest => *start,
+                JoinAt::Latest => *end,
+                JoinAt::Earliest => *start,
             };
             let made_by = position.attempt;
             let positions = bounds.iter().map(begin).collect();

@@ -17,6 +17,8 @@ pub const GROUP_TOPICS_MAX: usize = 1_000_000;
 pub const SUBSCRIPTIONS_MAX: usize = 64;
 /// Longest filter expression, in bytes.
 pub const EXPRESSION_MAX: usize = 32 << 10;
+/// Most offsets that groups have stored, one for each queue that they read by offset.
+pub const STORED_OFFSETS_MAX: usize = 1_000_000;
 /// Most messages of one queue that one group may hold handed out or waiting, and most gaps of
 /// messages that it has passed by (rule R13). At the cap redelivery goes on, new ones wait.
 pub const PENDING_PER_QUEUE_MAX: usize = 100_000;

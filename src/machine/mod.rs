@@ -11,10 +11,12 @@
 //! Start reading at `apply`, then `deliveries`, then `checkpoint`.
 
 mod apply;
+mod begins;
 mod checkpoint;
 mod codec;
 mod consume_queue;
 mod dead_letters;
+mod cursors;
 mod dedup;
 mod delay;
 mod deliveries;
@@ -31,6 +33,7 @@ mod purge;
 mod retention;
 mod state;
 mod store;
+mod stored_offsets;
 mod subscriptions;
 mod timers;
 mod topics;
@@ -56,7 +59,7 @@ pub use self::checkpoint::{Checkpoint, Frozen};
 pub use self::consume_queue::UnitsCursor;
 pub use self::dead_letters::DeadLetter;
 pub use self::deliveries::{
-    CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal, Standing,
+    CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal, ResetPreview, Standing,
 };
 pub use self::effect::Effect;
 pub use self::error::{ApplyError, CheckpointError, InstallError, OpenError};
@@ -66,7 +69,8 @@ pub use self::limits::{
     DEAD_LETTERS_MAX, DECIDED_MAX, DECIDED_MIN, DECIDED_WINDOW, DEDUP_MAX, DEDUP_MIN, DEDUP_WINDOW,
     EXPRESSION_MAX, GROUP_TOPICS_MAX, GROUPS_MAX, HALVES_MAX, INSTANCES_MAX, LEASE_MAX, MARKS_MAX,
     PENDING_BYTES_MAX, PENDING_MAX, PENDING_PER_QUEUE_MAX, POSITIONS_MAX, QUEUES_MAX,
-    QUEUES_TOTAL_MAX, REDRIVE_MAX, SUBSCRIPTIONS_MAX, TIMERS_MAX, TOPICS_MAX, VIEW_MAX,
+    QUEUES_TOTAL_MAX, REDRIVE_MAX, STORED_OFFSETS_MAX, SUBSCRIPTIONS_MAX, TIMERS_MAX, TOPICS_MAX,
+    VIEW_MAX,
 };
 pub use self::retention::{Front, Mark};
 pub use self::state::State;

@@ -4,11 +4,13 @@ use std::io;
 
 use bytes::Bytes;
 
+use super::begins::Begins;
 use super::consume_queue::{ConsumeQueues, UnitsCursor};
 use super::dead_letters::DeadLetters;
 use super::dedup::Dedup;
 use super::deliveries::{
-    CheckoutInfo, Deliveries, HandleState, Holder, Lag, QueueView, ReadyMessage, Renewal, Standing,
+    CheckoutInfo, Deliveries, HandleState, Holder, Lag, QueueView, ReadyMessage, Renewal,
+    ResetPreview, Standing,
 };
 use super::extents::Extents;
 use super::groups::{Group, Groups};
@@ -16,6 +18,7 @@ use super::head::Head;
 use super::instances::Instances;
 use super::late::LateUnits;
 use super::retention::{Front, Mark, Marks};
+use super::stored_offsets::StoredOffsets;
 use super::subscriptions::Subscriptions;
 use super::timers::{Ahead, Most, Timers};
 use super::topics::{Topic, Topics};
@@ -43,6 +46,8 @@ pub struct State {
     pub(super) late: LateUnits,
     pub(super) dead: DeadLetters,
     pub(super) instances: Instances,
+    pub(super) begins: Begins,
+    pub(super) stored: StoredOffsets,
     /// The last audit: volatile, outside the state hash.
     pub(super) audit: Option<(LogIndex, u64)>,
 }
@@ -65,6 +70,8 @@ impl State {
             late: LateUnits::default(),
             dead: DeadLetters::default(),
             instances: Instances::default(),
+            begins: Begins::default(),
+            stored: StoredOffsets::default(),
             audit: None,
         }
     }
@@ -476,6 +483,69 @@ impl State {
     /// Messages that a group lost to retention before it was done with them.
     pub fn expired(&self, group: GroupId, topic: TopicId) -> u64 {
         self.deliveries.expired(group, topic)
+    }
+
+    /// From when on a group wants messages; `None` from the first one that there is.
+    pub fn group_start(&self, group: GroupId) -> Option<UtcMillis> {
+        self.begins.start(group)
+    }
+
+    /// Whether nothing is handed out to the group.
+    pub fn is_paused(&self, group: GroupId) -> bool {
+        self.begins.is_paused(group)
+    }
+
+    /// How often a group was reset in a topic.
+    pub fn epoch(&self, group: GroupId, topic: TopicId) -> u32 {
+        self.deliveries.epoch((group, topic))
+    }
+
+    /// Whether the group has anything of a topic, be it only the place where it begins.
+    pub fn knows(&self, pair: (GroupId, TopicId)) -> bool {
+        self.deliveries.knows(pair)
+    }
+
+    /// How far a reader by offset said that the group is.
+    pub fn stored_offset(
+        &self,
+        (group, topic): (GroupId, TopicId),
+        queue: QueueId,
+    ) -> Option<QueueOffset> {
+        self.stored.get((group, topic, queue))
+    }
+
+    /// What putting a group to an offset of a queue would do; one beyond either end stands for that
+    /// end.
+    pub fn reset_preview(
+        &self,
+        pair: (GroupId, TopicId),
+        queue: QueueId,
+        to: QueueOffset,
+    ) -> ResetPreview {
+        let (start, end) = (self.queue_start(pair.1, queue), self.queue_end(pair.1, queue));
+        self.deliveries.preview(pair, queue, (start, to.clamp(start, end)))
+    }
+
+    /// The first message of a queue that became visible at `time` or later; the queue's end when
+    /// there is none. Fails as [`Self::units`] does.
+    pub fn offset_at(
+        &self,
+        topic: TopicId,
+        queue: QueueId,
+        time: UtcMillis,
+    ) -> io::Result<QueueOffset> {
+        let mut low = self.queue_start(topic, queue).get();
+        let mut high = self.queue_end(topic, queue).get();
+        // Stamps rise along a queue.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let units = self.units(topic, queue, QueueOffset::new(middle), 1)?;
+            match units.first() {
+                Some(unit) if unit.visible < time => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(QueueOffset::new(low))
     }
 
     /// Topics with a retention of their own, in the order of ids.

@@ -103,7 +103,13 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::Resume(_)
         | Command::UpdateGroup(_)
         | Command::Position(_)
-        | Command::Leave(_) => true,
+        | Command::Leave(_)
+        | Command::Start(_)
+        | Command::Pause { .. } => true,
+        // Put there twice, a group gets again what it got in between.
+        Command::Reset(_) => true,
+        // Another reader may have moved on in between: the second time would put the group back.
+        Command::StoreOffset(_) => false,
         // The second time, what the first one sent back is not found.
         Command::Redrive(_)
         | Command::DeleteTopic { .. }
@@ -142,7 +148,11 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Redrive(_)
         | Command::UpdateGroup(_)
         | Command::Position(_)
-        | Command::Leave(_) => Class::Other,
+        | Command::Leave(_)
+        | Command::Start(_)
+        | Command::Reset(_)
+        | Command::Pause { .. }
+        | Command::StoreOffset(_) => Class::Other,
         Command::Relocate(_) => Class::Relocate,
         Command::Retain(_)
         | Command::PurgeIntent { .. }

@@ -262,6 +262,7 @@ impl Clients {
             },
             broker_groups: Vec::new(),
             dead_keep: None,
+            begin: raftmq::broker::Begin::default(),
         };
         let made = self.call(random, Duration::from_secs(4), move |broker| async move {
             broker.create_group(new).await.is_ok()

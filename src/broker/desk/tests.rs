@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::*;
 use crate::base::{ClientId, GroupName, LogIndex, LogPosition, Millis, Term, TopicName, UtcMillis};
 use crate::command::{
-    Checkout, Command, CreateGroup, CreateTopic, Delivery, Granted, OrderRule, Publish,
+    Begin, Checkout, Command, CreateGroup, CreateTopic, Delivery, Granted, OrderRule, Publish,
     PublishItem, Reply, Subscribe,
 };
 use crate::env::sim::Sim;
@@ -54,7 +54,8 @@ impl Bench {
         bench.apply(Command::CreateTopic(CreateTopic { name, queues, kinds, keep: None }));
         let name = GroupName::new("billing").unwrap();
         let backoff = vec![Millis::from_secs(1)].into();
-        let create = CreateGroup { name, attempts_max: 16, backoff, rule, dead_keep: None };
+        let begin = Begin::default();
+        let create = CreateGroup { name, attempts_max: 16, backoff, rule, dead_keep: None, begin };
         bench.apply(Command::CreateGroup(create));
         for expression in live {
             let expression = (*expression).to_owned();
@@ -135,6 +136,7 @@ impl Bench {
             auto_renew: false,
             subscription_version: self.machine.state().subscriptions(GROUP, TOPIC).0,
             takes: found.takes.clone(),
+            epoch: found.epoch,
         };
         let reply = self.apply(Command::Deliveries(vec![Delivery::Checkout(checkout)]));
         self.desk.settle(&reserved(found));
@@ -334,8 +336,8 @@ fn what_nobody_wants_stops_being_a_backlog_though_nothing_is_handed_out() {
     let start = Duration::from_secs(100);
     assert_eq!(bench.desk.overdue_skips(start), None, "the runs are new to the rounds");
     assert_eq!(bench.desk.overdue_skips(start + SKIP_AGE - Duration::from_millis(1)), None);
-    let (version, takes) = bench.desk.overdue_skips(start + SKIP_AGE).unwrap();
-    assert_eq!(version, bench.machine.state().subscriptions(GROUP, TOPIC).0);
+    let (holds, takes) = bench.desk.overdue_skips(start + SKIP_AGE).unwrap();
+    assert_eq!(holds.version, bench.machine.state().subscriptions(GROUP, TOPIC).0);
     let found = Found { takes, ..Found::default() };
     assert_eq!(bench.check_out("nobody", &found, Millis::ZERO), 0);
     assert_eq!(bench.machine.state().lag(GROUP, TOPIC).ready, 0);

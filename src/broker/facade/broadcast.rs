@@ -12,7 +12,7 @@ use crate::broker::broadcast::{
     PlaceRequest, Wish,
 };
 use crate::broker::error::{LimitError, NoTopic, ReceiveError};
-use crate::command::Begin;
+use crate::command::JoinAt;
 use crate::filter::TagFilter;
 
 /// How long the broker group whose turn it is may take to say what it has.
@@ -79,7 +79,7 @@ impl Broker {
             let of_replica = |place: &&CommitPlace| place.broker_group == replica.name;
             let place = request.places.iter().find(of_replica);
             // Where the topic came to while the instance was there, nothing is to be missed.
-            let begin = if asks || place.is_some() { request.begin } else { Begin::Earliest };
+            let begin = if asks || place.is_some() { request.begin } else { JoinAt::Earliest };
             replica.place_instance(request, (place, begin))
         });
         let mut placed = join_all(placed).await.into_iter().collect::<Result<Vec<_>, _>>()?;

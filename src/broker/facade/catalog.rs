@@ -226,7 +226,8 @@ impl Broker {
             let (order, then) = (part.rule.order.name(), part.rule.exhausted.name());
             let attempts = format!("{} attempts, after {}", part.attempts_max, part.backoff);
             let keep = part.dead_keep.map(|keep| format!(", dead letters kept for {keep}"));
-            format!("{attempts}, then {then}, order {order}{}", keep.unwrap_or_default())
+            let paused = if part.paused { ", paused" } else { "" };
+            format!("{attempts}, then {then}, order {order}{}{paused}", keep.unwrap_or_default())
         };
         let told = parts.iter().map(|part| (&part.broker_group, text(part)));
         let differences = self.differences(told.collect());

@@ -3,6 +3,7 @@
 mod broadcast;
 mod catalog;
 mod dead_letters;
+mod cursors;
 mod delay;
 mod deliveries;
 mod receive;

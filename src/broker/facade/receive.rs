@@ -91,7 +91,7 @@ impl Broker {
     }
 
     /// 128 random bits as text.
-    fn fresh_id(&self) -> String {
+    pub(super) fn fresh_id(&self) -> String {
         let entropy = &self.0.env.entropy;
         format!("{:016x}{:016x}", entropy.u64(), entropy.u64())
     }

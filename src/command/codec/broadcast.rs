@@ -2,7 +2,7 @@
 
 use super::{Coded, CommandError, Reader, Writer};
 use crate::base::{QueueId, QueueOffset};
-use crate::command::{Begin, Leave, Placed, Position};
+use crate::command::{JoinAt, Leave, Placed, Position};
 
 impl Coded for Position {
     fn write(&self, writer: &mut Writer) {
@@ -32,7 +32,7 @@ impl Coded for Position {
     }
 }
 
-impl Coded for Begin {
+impl Coded for JoinAt {
     fn write(&self, writer: &mut Writer) {
         writer.u8(*self as u8);
     }
@@ -98,7 +98,7 @@ mod tests {
     use crate::base::{
         ClientId, GroupId, LogIndex, Millis, QueueId, QueueOffset, TopicId, UtcMillis,
     };
-    use crate::command::{Begin, Command, Leave, Placed, Position, Reply};
+    use crate::command::{Command, JoinAt, Leave, Placed, Position, Reply};
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -117,7 +117,7 @@ mod tests {
             topic: TopicId::new(1),
             instance: ClientId::new("i1").unwrap(),
             lease: Millis::from_secs(60),
-            begin: Begin::Latest,
+            begin: JoinAt::Latest,
             attempt: 0x0102_0304_0506_0708,
             incarnation: Some(LogIndex::new(9)),
             seek: true,
@@ -129,7 +129,7 @@ mod tests {
              0102030405060708 01 0000000000000009 01 00000001 00000003 0000000000000004",
         );
         let asking = Position {
-            begin: Begin::Earliest,
+            begin: JoinAt::Earliest,
             incarnation: None,
             seek: false,
             positions: Vec::new(),

@@ -14,11 +14,22 @@ const RENEW: u8 = 4;
 const RELEASE: u8 = 5;
 const RETURN: u8 = 6;
 const GIVE_UP: u8 = 20;
+/// A checkout of a group that was reset in the topic; of any other it is still [`CHECKOUT`].
+const CHECKOUT_IN_EPOCH: u8 = 70;
+
+/// Whether it is a delivery of a kind that came with resets.
+pub(super) fn has_epoch(delivery: &Delivery) -> bool {
+    matches!(delivery, Delivery::Checkout(checkout) if checkout.epoch > 0)
+}
 
 impl Coded for Delivery {
     fn write(&self, writer: &mut Writer) {
         match self {
-            Self::Checkout(checkout) => writer.kind(CHECKOUT, checkout),
+            Self::Checkout(checkout) if checkout.epoch == 0 => writer.kind(CHECKOUT, checkout),
+            Self::Checkout(checkout) => {
+                writer.kind(CHECKOUT_IN_EPOCH, checkout);
+                writer.u32(checkout.epoch);
+            }
             Self::Ack(ack) => writer.kind(ACK, ack),
             Self::Hold(hold) => writer.kind(HOLD, hold),
             Self::Renew(renew) => writer.kind(RENEW, renew),
@@ -37,6 +48,13 @@ impl Coded for Delivery {
             RELEASE => reader.get().map(Self::Release),
             RETURN => reader.get().map(Self::Return),
             GIVE_UP => reader.get().map(Self::GiveUp),
+            CHECKOUT_IN_EPOCH => {
+                let (checkout, epoch) = (reader.get()?, reader.u32()?);
+                if epoch == 0 {
+                    return Err(CommandError::Kind { what: "the epoch of a checkout", found: 0 });
+                }
+                Ok(Self::Checkout(Checkout { epoch, ..checkout }))
+            }
             found => Err(CommandError::Kind { what: "the kind of a delivery", found }),
         }
     }
@@ -87,6 +105,7 @@ impl Coded for Handle {
 }
 
 impl Coded for Checkout {
+    /// Without `epoch`, which only one of the two kinds has.
     fn write(&self, writer: &mut Writer) {
         self.group.write(writer);
         self.topic.write(writer);
@@ -108,6 +127,7 @@ impl Coded for Checkout {
             auto_renew: reader.bool()?,
             subscription_version: reader.u32()?,
             takes: reader.list(Take::read)?,
+            epoch: 0,
         })
     }
 }

@@ -28,6 +28,7 @@ const ENDED: u8 = 41;
 const CHECKED: u8 = 42;
 const REDRIVEN: u8 = 50;
 const PLACED: u8 = 80;
+const RESET: u8 = 70;
 
 // Kinds of delivery outcomes, under the same rule.
 const OUTCOME_CHECKED_OUT: u8 = 1;
@@ -52,6 +53,7 @@ const HALVES_FULL: u8 = 42;
 const TIMERS_FULL: u8 = 50;
 const NO_OWNER: u8 = 51;
 const DEAD_LETTERS_ONLY: u8 = 52;
+const NOT_BEGUN: u8 = 70;
 
 pub(in crate::command) fn encode(reply: &Reply) -> Bytes {
     let mut writer = Writer::new();
@@ -126,6 +128,10 @@ impl Coded for Reply {
                 writer.list(outcomes, |w, one| one.write(w));
             }
             Self::Placed(placed) => writer.kind(PLACED, placed),
+            Self::Reset { epoch } => {
+                writer.u8(RESET);
+                writer.u32(*epoch);
+            }
         }
     }
 
@@ -147,6 +153,7 @@ impl Coded for Reply {
             TIMER => Self::Timer(reader.get()?),
             REDRIVEN => Self::Redriven(reader.list(Redriven::read)?),
             PLACED => reader.get::<Placed>().map(Self::Placed)?,
+            RESET => Self::Reset { epoch: reader.u32()? },
             found => return Err(CommandError::Kind { what: "the kind of a reply", found }),
         })
     }
@@ -285,6 +292,10 @@ impl Coded for Refusal {
                 writer.string(name);
             }
             Self::DeadLettersOnly { topic } => writer.kind(DEAD_LETTERS_ONLY, topic),
+            Self::NotBegun { group, topic } => {
+                writer.kind(NOT_BEGUN, group);
+                topic.write(writer);
+            }
         }
     }
 
@@ -310,6 +321,7 @@ impl Coded for Refusal {
             HALVES_FULL => Self::HalvesFull { bytes: reader.u64()?, limit: reader.u64()? },
             NO_OWNER => Self::NoOwner { name: reader.string()? },
             DEAD_LETTERS_ONLY => Self::DeadLettersOnly { topic: reader.get()? },
+            NOT_BEGUN => Self::NotBegun { group: reader.get()?, topic: reader.get()? },
             found => return Err(CommandError::Kind { what: "the kind of a refusal", found }),
         })
     }

@@ -3,7 +3,7 @@
 use super::{Coded, CommandError, Reader, Writer};
 use crate::base::{Millis, QueueOffset};
 use crate::command::{
-    Backoff, CreateGroup, Curve, DeathReason, OrderRule, Redrive, Redriven, UpdateGroup,
+    Backoff, Begin, CreateGroup, Curve, DeathReason, OrderRule, Redrive, Redriven, UpdateGroup,
 };
 
 // Forms of a back-off. Persisted: never change one, never use one again.
@@ -31,6 +31,7 @@ pub(super) fn read_group(reader: &mut Reader) -> Result<CreateGroup, CommandErro
         rule: OrderRule::read(reader)?,
         backoff: reader.get()?,
         dead_keep: reader.option(Millis::read)?,
+        begin: Begin::default(),
     })
 }
 

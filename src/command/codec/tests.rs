@@ -4,7 +4,9 @@ use crate::command::{
     Granted, HalfItem, Handle, Hold, Prepare, Prepared, Published, Refusal, Release, Renew, Reply,
     Return, Skip, Take, Transaction, Unit,
 };
-use crate::command::{Backoff, Curve, DeathReason, Redrive, Redriven, UpdateGroup};
+use crate::command::{
+    Backoff, Curve, DeathReason, Redrive, Redriven, Reset, Start, StartAt, StoreOffset, UpdateGroup,
+};
 use crate::command::{Schedule, Scheduled, TimerKey, TimerOutcome};
 
 fn hex(bytes: &[u8]) -> String {
@@ -96,6 +98,7 @@ fn retries_keep_their_bytes() {
         backoff: Backoff::Exponential(curve),
         rule,
         dead_keep: None,
+        begin: Begin::default(),
     };
     golden(
         &Command::CreateGroup(create.clone()),
@@ -292,6 +295,7 @@ fn schema_commands_keep_their_bytes() {
             backoff: vec![Millis::from_secs(1), Millis::from_secs(5)].into(),
             rule: OrderRule::default(),
             dead_keep: None,
+            begin: Begin::default(),
         }),
         "01 06 00000001 67 00000010 00000002 00000000000003e8 0000000000001388",
     );
@@ -302,6 +306,7 @@ fn schema_commands_keep_their_bytes() {
             backoff: vec![Millis::from_secs(1)].into(),
             rule: OrderRule { order: Order::Batch, exhausted: Exhausted::Stop },
             dead_keep: None,
+            begin: Begin::default(),
         }),
         "03 14 00000001 67 00000003 00000001 00000000000003e8 02 02",
     );
@@ -377,6 +382,7 @@ fn deliveries_keep_their_bytes() {
             skips: vec![Skip { from: QueueOffset::new(1), to: QueueOffset::new(4) }],
             grants: vec![Grant { offset: QueueOffset::new(4), unit: unit() }],
         }],
+        epoch: 0,
     };
     let deliveries = vec![
         Delivery::Checkout(checkout),
@@ -497,4 +503,58 @@ fn refusals_of_bytes_name_what_is_wrong() {
         decode(&[1, CREATE_TOPIC, 0, 0, 0, 1, b' ']),
         CommandError::Name { at: 7, source: NameError::Blank { kind: "topic" } }
     );
+}
+
+#[test]
+fn what_places_groups_keeps_its_bytes() {
+    let create = CreateGroup {
+        name: GroupName::new("g").unwrap(),
+        attempts_max: 16,
+        backoff: Vec::new().into(),
+        rule: OrderRule::default(),
+        dead_keep: None,
+        begin: Begin { start: StartAt::Latest, paused: true },
+    };
+    golden(&Command::CreateGroup(create.clone()), "04 46 02 01 06 00000001 67 00000010 00000000");
+    let rule = OrderRule { order: Order::Batch, exhausted: Exhausted::Stop };
+    let begin = Begin { start: StartAt::Time(UtcMillis::new(9)), paused: false };
+    golden(
+        &Command::CreateGroup(CreateGroup { rule, begin, ..create }),
+        "04 46 03 0000000000000009 00 14 00000001 67 00000010 00000000 02 02",
+    );
+    let (group, topic) = (GroupId::new(2), TopicId::new(1));
+    let (queue, offset) = (QueueId::new(3), QueueOffset::new(4));
+    let ids = "0000000000000002 0000000000000001";
+    golden(
+        &Command::Start(Start { group, topic, offsets: vec![offset] }),
+        &format!("04 47 {ids} 00000001 0000000000000004"),
+    );
+    golden(
+        &Command::Reset(Reset { group, topic, offsets: vec![(queue, offset)] }),
+        &format!("04 48 {ids} 00000001 00000003 0000000000000004"),
+    );
+    golden(&Command::Pause { group, paused: true }, "04 49 0000000000000002 01");
+    golden(
+        &Command::StoreOffset(StoreOffset { group, topic, queue, offset }),
+        &format!("04 4a {ids} 00000003 0000000000000004"),
+    );
+    let checkout = Checkout {
+        group,
+        topic,
+        consumer: ClientId::new("c").unwrap(),
+        attempt_id: None,
+        invisible: Millis::new(1),
+        auto_renew: false,
+        subscription_version: 7,
+        takes: Vec::new(),
+        epoch: 5,
+    };
+    golden(
+        &Command::Deliveries(vec![Delivery::Checkout(checkout)]),
+        &format!(
+            "04 03 00000001 46 {ids} 00000001 63 00 0000000000000001 00 00000007 00000000 00000005"
+        ),
+    );
+    golden_reply(&Reply::Reset { epoch: 5 }, "01 46 00000005");
+    golden_reply(&Reply::Refused(Refusal::NotBegun { group, topic }), &format!("01 09 46 {ids}"));
 }

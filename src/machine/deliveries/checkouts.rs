@@ -49,6 +49,11 @@ impl Checkouts {
         CheckoutId::new(self.last_id + 1)
     }
 
+    /// The id of the last checkout that got anything; 0 before the first.
+    pub(super) fn last_id(&self) -> CheckoutId {
+        CheckoutId::new(self.last_id)
+    }
+
     pub(super) fn add(&mut self, id: CheckoutId, record: Record) {
         assert_eq!(id, self.next_id(), "checkouts are counted");
         assert!(!record.items.is_empty(), "an empty checkout is not stored");

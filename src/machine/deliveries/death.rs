@@ -171,7 +171,8 @@ impl Deliveries {
         let Some(pending) = self.live(handle).copied() else {
             let queue = self.queue(key.group, key.topic, key.queue);
             let standing = queue.map(|queue| queue.standing(key.offset.get()));
-            let over = matches!(standing, Some(Standing::Done | Standing::Dead));
+            let over = matches!(standing, Some(Standing::Done | Standing::Dead))
+                && !self.resets.bars(handle);
             return if over { DeliveryOutcome::Done } else { DeliveryOutcome::Stale };
         };
         let stops = self.stops(handle);

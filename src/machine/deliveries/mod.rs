@@ -18,6 +18,7 @@ mod lines;
 mod order;
 mod queue;
 mod references;
+mod resets;
 mod settle;
 mod views;
 
@@ -27,6 +28,7 @@ use self::checkouts::Checkouts;
 use self::due::Due;
 use self::lines::Lines;
 use self::queue::{Pending, Phase, QueueDeliveries};
+use self::resets::Resets;
 use super::codec::{read_rows, require, write_rows};
 use super::effect::ReadyCounts;
 use super::error::SectionError;
@@ -38,6 +40,7 @@ pub(super) use self::death::Dying;
 pub(super) use self::expire::Starts;
 pub(super) use self::lines::Rule;
 pub(super) use self::references::{Holder, References, UnitAt};
+pub use self::resets::ResetPreview;
 pub use self::views::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal, Standing};
 
 /// A message as a group sees it.
@@ -77,6 +80,7 @@ pub(super) struct Deliveries {
     lines: Lines,
     /// Those whose last attempt was ended by the step that is being applied.
     dying: VecDeque<Dying>,
+    resets: Resets,
     /// Messages pending in all queues: derived.
     pending_total: usize,
 }
@@ -186,6 +190,7 @@ impl Deliveries {
         let (due, pending_total) = (&mut self.due, &mut self.pending_total);
         let references = &mut self.references;
         self.lines.drop_where(&gone);
+        self.resets.drop_where(&gone);
         self.pairs.retain(|pair, queues| {
             if !gone(pair) {
                 return true;
@@ -336,6 +341,7 @@ impl Deliveries {
         require(self.is_needed_before(front) == 0, "a record before the start of the log")?;
         require(lined_up == self.lined_up(), "a member of a line that is not pending")?;
         self.check_lines()?;
+        self.check_resets()?;
         require(hidden == self.due.len(), "a deadline of nothing")?;
         require(self.dying.is_empty(), "a message between life and death")?;
         require(live == self.checkouts.items(), "a checkout of nothing")?;

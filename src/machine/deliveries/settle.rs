@@ -8,7 +8,8 @@ use crate::machine::effect::ReadyCounts;
 
 impl Deliveries {
     /// Ends a message. Repeating an ack is harmless: a message that is done is done, whichever
-    /// delivery the handle names. One that is dead may come again, so it is not said to be done.
+    /// delivery the handle names, since the last reset. One that is dead may come again, so it is not
+    /// said to be done.
     pub(in crate::machine) fn ack(
         &mut self,
         ack: &Ack,
@@ -18,6 +19,9 @@ impl Deliveries {
         if self.live(&ack.handle).is_some() {
             self.take_away(key, ready);
             return DeliveryOutcome::Done;
+        }
+        if self.resets.bars(&ack.handle) {
+            return DeliveryOutcome::Stale;
         }
         let standing = self
             .queue(key.group, key.topic, key.queue)

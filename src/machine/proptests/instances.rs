@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use crate::base::{ClientId, LogIndex, Millis, QueueId, QueueOffset, TopicId, UtcMillis};
-use crate::command::{Begin, Command, Leave, Placed, Position, Publish, Refusal, Reply, Retention};
+use crate::command::{
+    Command, JoinAt, Leave, Placed, Position, Publish, Refusal, Reply, Retention,
+};
 use crate::machine::tests::{Bench, names};
 
 #[derive(Clone, Debug)]
@@ -148,7 +150,7 @@ impl Run {
             topic: self.topic,
             instance: name(instance),
             lease: Millis::new(LEASE),
-            begin: Begin::Latest,
+            begin: JoinAt::Latest,
             attempt: 1_000,
             incarnation: None,
             seek: false,
@@ -198,7 +200,7 @@ impl Run {
         };
         let position = Position {
             attempt: u64::from(attempt),
-            begin: if earliest { Begin::Earliest } else { Begin::Latest },
+            begin: if earliest { JoinAt::Earliest } else { JoinAt::Latest },
             lease: Millis::new(lease),
             ..self.asking(instance)
         };

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use super::super::tests::{Bench, names};
 use crate::base::{ClientId, GroupName, Millis, QueueId, QueueOffset, TopicName};
 use crate::command::{
-    Ack, Checkout, Command, CreateGroup, CreateTopic, Delivery, GiveUp, Grant, Handle, Hold, Order,
-    OrderRule, Publish, Release, Return, Take,
+    Ack, Begin, Checkout, Command, CreateGroup, CreateTopic, Delivery, GiveUp, Grant, Handle, Hold,
+    Order, OrderRule, Publish, Release, Return, Take,
 };
 use crate::machine::HandleState;
 use crate::message::MessageKind;
@@ -99,6 +99,7 @@ impl Run {
             backoff: Vec::new().into(),
             rule,
             dead_keep: None,
+            begin: Begin::default(),
         }));
         let (lines, handles, proposals) = (Vec::new(), Vec::new(), Vec::new());
         Self { bench, order, lines, done: BTreeSet::new(), handles, proposals }

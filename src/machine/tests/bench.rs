@@ -12,8 +12,8 @@ use crate::base::{
     TopicId, TopicName, UtcMillis,
 };
 use crate::command::{
-    CheckedOut, Checkout, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome, Grant,
-    Granted, Handle, OrderRule, Publish, PublishItem, Reply, Skip, Take, Unit,
+    Begin, CheckedOut, Checkout, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome,
+    Grant, Granted, Handle, OrderRule, Publish, PublishItem, Reply, Skip, Take, Unit,
 };
 use crate::env::sim::Sim;
 use crate::env::{Disk, Env, File, Open};
@@ -240,6 +240,7 @@ impl Bench {
             auto_renew: false,
             subscription_version: 0,
             takes: vec![Take { queue: QueueId::new(0), skips: Vec::new(), grants }],
+            epoch: self.machine.state().epoch(names::GROUP, names::TOPIC),
         }
     }
 
@@ -296,6 +297,7 @@ pub(in crate::machine) mod names {
             backoff: backoff.into(),
             rule: OrderRule::default(),
             dead_keep: None,
+            begin: Begin::default(),
         })
     }
 

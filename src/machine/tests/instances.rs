@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, names};
 use crate::base::{ClientId, GroupId, LogIndex, Millis, QueueId, QueueOffset, TopicId, UtcMillis};
-use crate::command::{Begin, Command, Leave, Placed, Position, Refusal, Reply, Retention};
+use crate::command::{Command, JoinAt, Leave, Placed, Position, Refusal, Reply, Retention};
 use crate::machine::LEASE_MAX;
 
 const LEASE: Millis = Millis::from_secs(10);
@@ -18,7 +18,7 @@ fn joining(instance: &str, attempt: u64) -> Position {
         topic: names::TOPIC,
         instance: client(instance),
         lease: LEASE,
-        begin: Begin::Latest,
+        begin: JoinAt::Latest,
         attempt,
         incarnation: None,
         seek: false,
@@ -56,7 +56,7 @@ fn an_instance_begins_at_the_end_or_where_it_asks() {
     let new = place(&mut bench, joining("a", 1));
     assert_eq!((new.known, offsets(&new)), (false, vec![3, 1]));
     assert_eq!(new.until, UtcMillis::new(bench.stamp).plus(LEASE));
-    let early = Position { begin: Begin::Earliest, ..joining("b", 2) };
+    let early = Position { begin: JoinAt::Earliest, ..joining("b", 2) };
     let early = place(&mut bench, early);
     assert_eq!((early.known, offsets(&early)), (false, vec![0, 0]));
     assert_ne!(new.incarnation, early.incarnation);

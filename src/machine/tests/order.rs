@@ -3,8 +3,8 @@
 use super::bench::{Bench, names};
 use crate::base::{GroupId, GroupName, Millis, QueueId, QueueOffset, TopicName};
 use crate::command::{
-    Ack, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome, Exhausted, GiveUp, Granted,
-    Handle, Hold, Order, OrderRule, Publish, Refusal, Release, Reply, Retention, Return,
+    Ack, Begin, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome, Exhausted, GiveUp,
+    Granted, Handle, Hold, Order, OrderRule, Publish, Refusal, Release, Reply, Retention, Return,
 };
 use crate::machine::{Effect, HandleState, Lag, QUEUES_MAX};
 use crate::message::MessageKind;
@@ -18,7 +18,8 @@ fn with_rule(rule: OrderRule, attempts_max: u32) -> Bench {
     let (name, kinds) = (TopicName::new("orders").unwrap(), vec![MessageKind::Fifo]);
     bench.apply(Command::CreateTopic(CreateTopic { name, queues: 1, kinds, keep: None }));
     let (name, backoff) = (GroupName::new("billing").unwrap(), vec![Millis::from_secs(1)].into());
-    let create = CreateGroup { name, attempts_max, backoff, rule, dead_keep: None };
+    let begin = Begin::default();
+    let create = CreateGroup { name, attempts_max, backoff, rule, dead_keep: None, begin };
     bench.apply(Command::CreateGroup(create));
     bench
 }

@@ -11,8 +11,8 @@ use crate::base::{
     ClientId, GroupId, GroupName, LogIndex, Millis, QueueId, QueueOffset, Term, TopicId, TopicName,
 };
 use crate::command::{
-    Ack, Checkout, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome, Grant, Handle,
-    Hold, OrderRule, Publish, PublishItem, Renew, Reply, Take,
+    Ack, Begin, Checkout, Command, CreateGroup, CreateTopic, Delivery, DeliveryOutcome, Grant,
+    Handle, Hold, OrderRule, Publish, PublishItem, Renew, Reply, Take,
 };
 use crate::commit_log::{self, CommitLog, Flusher, Frame, FrameKind};
 use crate::env::sim::{Sim, SimEntropy};
@@ -262,6 +262,7 @@ fn command(random: &SimEntropy, state: &State, held: &mut Held) -> Option<Comman
             backoff: vec![Millis::from_secs(1)].into(),
             rule: OrderRule::default(),
             dead_keep: None,
+            begin: Begin::default(),
         }));
     };
     Some(match random.below(16) {
@@ -321,6 +322,7 @@ fn checkout(
         invisible: Millis::new(random.below(20_000)),
         auto_renew: random.below(2) == 0,
         subscription_version: 0,
+        epoch: 0,
         takes,
     }))
 }
