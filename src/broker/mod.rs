@@ -46,7 +46,7 @@ pub use api::{
     TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
 pub use dead_letters::{
-    DeadLetterInfo, DeathFacts, GroupChange, LetterCursor, LetterFilter, RedrivenLetter,
+    DeadLetterInfo, DeathFacts, GroupChange, LetterCursor, LetterFilter, LetterPage, RedrivenLetter,
 };
 pub use error::{
     AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,

@@ -211,6 +211,7 @@ impl Group {
                 let group = ask.client().await?.group(&name).await?;
                 output.show(&group, progress);
                 if !output.is_json() {
+                    output.line("");
                     output.show(&group, settings);
                 }
                 output.differences(&group.differences);
