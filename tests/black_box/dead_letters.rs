@@ -241,13 +241,9 @@ async fn redrive_of_a_thousand_through_a_leaders_death_says_what_came_of_each() 
     }
     assert_eq!(redriven.len(), LETTERS);
     assert_eq!(by_outcome, BTreeMap::from([("REDRIVEN", orders), ("TARGET_GONE", gone)]));
-    let left = client.dead_letters(
-        &GroupName::new("workers").unwrap(),
-        &DeadLetterFilter::default(),
-        (None, 100),
-        false,
-    );
-    assert_eq!(left.await.unwrap().items.len(), GONE, "they stay");
+    let (group, filter) = (GroupName::new("workers").unwrap(), DeadLetterFilter::default());
+    let left = client.dead_letters(&group, &filter, (None, 100), false).await.unwrap();
+    assert_eq!(left.items.len(), GONE, "they stay");
 
     // Each comes once more, and once only.
     let consumer = consumer(&endpoint, "orders", "workers").await;
