@@ -198,10 +198,10 @@ impl Replica {
         room: &mut Room,
     ) -> Result<Vec<DeadLetterInfo>, Unavailable> {
         self.catch_up().await?;
-        let Some((group, topic)) = self.letters_of(group) else { return Ok(Vec::new()) };
+        let Some(ids) = self.letters_of(group) else { return Ok(Vec::new()) };
         let mut infos = Vec::new();
         while !room.is_full() {
-            let (found, last) = self.scan(group, topic, filter, after, room.letters);
+            let (found, last) = self.scan(ids, filter, after, room.letters);
             for (offset, letter) in found {
                 let Some(mut info) = self.read_letter(offset, &letter, filter)? else { continue };
                 room.take(&mut info.message);
@@ -228,8 +228,7 @@ impl Replica {
     /// Some rows that may match, and where to go on if there may be more.
     fn scan(
         &self,
-        group: GroupId,
-        topic: TopicId,
+        (group, topic): (GroupId, TopicId),
         filter: &LetterFilter,
         after: Option<QueueOffset>,
         wanted: usize,

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use raftmq::base::{GroupName, TopicName};
 use raftmq::client::{
-    Client, ClientError, DeadLetterFilter, Draft, Received, RedrivenLetter, SimpleConsumer, Take,
+    Client, ClientError, DeadLetterFilter, Draft, Received, RedrivenLetter, SentMessage,
+    SimpleConsumer, Take,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -68,6 +69,46 @@ async fn work(consumer: &SimpleConsumer) -> (Vec<usize>, Vec<i32>) {
     }
 }
 
+/// What an operator sees of the one dead letter.
+fn check_letter(cluster: &Cluster, topic: &str, group: &str, poison: &SentMessage) {
+    let at = cluster.nodes()[0].grpc;
+    let tool = |words: &[&str]| cluster.tool(at, words).unwrap();
+    let listed = letters(cluster, group);
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    let letter = &listed[0];
+    assert_eq!(letter["topic"], topic);
+    assert_eq!(letter["message_id"], poison.message_id.as_str());
+    assert_eq!(letter["origin_offset"], poison.offset);
+    assert_eq!((&letter["attempts"], &letter["reason"]), (&3.into(), &"returned".into()));
+    let read = tool(&["dlq", "read", group, "--offset", "0"]);
+    assert_eq!((&read[0]["body"], &read[0]["keys"][0]), (&"7".into(), &"key-7".into()));
+    let described = tool(&["group", "describe", group]);
+    let of_topic = &described["parts"][0]["topics"][0];
+    assert_eq!((&of_topic["dead"], &of_topic["dead_letters"]), (&1.into(), &1.into()));
+}
+
+/// What a consumer of the topic of dead letters gets.
+async fn check_consumed(endpoint: &str, topic: &str, group: &str, poison: &SentMessage) {
+    let name = format!("%DLQ%{group}");
+    let repair = consumer(endpoint, &name, "repair").await;
+    let messages = repair.receive().await.unwrap();
+    assert_eq!(messages.iter().map(text).collect::<Vec<_>>(), ["7"]);
+    let message = &messages[0];
+    assert_eq!((message.topic.as_str(), message.attempt), (name.as_str(), 1));
+    assert_eq!(message.message_id, poison.message_id);
+    let offset = poison.offset.to_string();
+    for (property, value) in [
+        ("DLQ_ORIGIN_TOPIC", topic),
+        ("DLQ_ORIGIN_MESSAGE_ID", poison.message_id.as_str()),
+        ("RAFTMQ_DLQ_ORIGIN_OFFSET", offset.as_str()),
+        ("RAFTMQ_DLQ_ATTEMPTS", "3"),
+        ("RAFTMQ_DLQ_REASON", "returned"),
+    ] {
+        assert_eq!(message.properties[property], value, "{property}");
+    }
+    repair.ack(&messages).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_poison_message_gets_three_attempts_in_and_out_of_order() {
     let cluster = Cluster::start(Plan::of(3));
@@ -104,42 +145,12 @@ async fn a_poison_message_gets_three_attempts_in_and_out_of_order() {
         }
         wait_drained(&cluster, at, group);
 
-        // What an operator sees.
-        let listed = letters(&cluster, group);
-        assert_eq!(listed.len(), 1, "{listed:?}");
-        let letter = &listed[0];
-        assert_eq!(letter["topic"], topic);
-        assert_eq!(letter["message_id"], sent[POISON].message_id.as_str());
-        assert_eq!(letter["origin_offset"], sent[POISON].offset);
-        assert_eq!((&letter["attempts"], &letter["reason"]), (&3.into(), &"returned".into()));
-        let read = tool(&["dlq", "read", group, "--offset", "0"]);
-        assert_eq!((&read[0]["body"], &read[0]["keys"][0]), (&"7".into(), &"key-7".into()));
-        let described = tool(&["group", "describe", group]);
-        let of_topic = &described["parts"][0]["topics"][0];
-        assert_eq!((&of_topic["dead"], &of_topic["dead_letters"]), (&1.into(), &1.into()));
-
-        // What a consumer of the topic of dead letters gets.
-        let name = format!("%DLQ%{group}");
-        let repair = consumer(&endpoint, &name, "repair").await;
-        let messages = repair.receive().await.unwrap();
-        assert_eq!(messages.iter().map(text).collect::<Vec<_>>(), ["7"]);
-        let message = &messages[0];
-        assert_eq!((message.topic.as_str(), message.attempt), (name.as_str(), 1));
-        assert_eq!(message.message_id, sent[POISON].message_id);
-        let offset = sent[POISON].offset.to_string();
-        for (property, value) in [
-            ("DLQ_ORIGIN_TOPIC", topic),
-            ("DLQ_ORIGIN_MESSAGE_ID", sent[POISON].message_id.as_str()),
-            ("RAFTMQ_DLQ_ORIGIN_OFFSET", offset.as_str()),
-            ("RAFTMQ_DLQ_ATTEMPTS", "3"),
-            ("RAFTMQ_DLQ_REASON", "returned"),
-        ] {
-            assert_eq!(message.properties[property], value, "{property}");
-        }
-        repair.ack(&messages).await.unwrap();
+        check_letter(&cluster, topic, group, &sent[POISON]);
+        check_consumed(&endpoint, topic, group, &sent[POISON]).await;
 
         // Nobody sends to it, and back it goes.
-        let own = Draft::new(TopicName::new(&name).unwrap(), "mine");
+        let letters_topic = TopicName::new(&format!("%DLQ%{group}")).unwrap();
+        let own = Draft::new(letters_topic, "mine");
         match client.send(&[own]).await {
             Err(ClientError::Refused { code: 40_300, .. }) => {}
             other => panic!("{other:?}"),

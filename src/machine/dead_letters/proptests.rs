@@ -36,8 +36,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (1..5_usize).prop_map(|count| Step::Publish { count }),
         8 => (0..4_usize, 1..5_usize).prop_map(|(from, count)| Step::Take { from, count }),
-        3 => pick.clone().prop_map(|pick| Step::Ack { pick }),
-        8 => (pick.clone(), any::<bool>()).prop_map(|(pick, give_up)| Step::Fail { pick, give_up }),
+        3 => pick.prop_map(|pick| Step::Ack { pick }),
+        8 => (pick, any::<bool>()).prop_map(|(pick, give_up)| Step::Fail { pick, give_up }),
         4 => pick.prop_map(|pick| Step::Redrive { pick }),
         2 => (1..15_000_u64).prop_map(|millis| Step::Wait { millis }),
         3 => Just(Step::Purge),
