@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::base::{
@@ -60,7 +61,42 @@ pub struct LetterCursor {
     pub offset: QueueOffset,
 }
 
-/// One dead letter, read.
+/// What one page may hold.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) letters: usize,
+    /// Bytes of bodies; without it, letters come without them.
+    pub(super) bytes: Option<usize>,
+    /// The bytes are used up.
+    pub(super) cut: bool,
+}
+
+impl Room {
+    /// Takes a place in the page; the last one may have more bytes than are left.
+    fn take(&mut self, message: &mut Message) {
+        self.letters -= 1;
+        match &mut self.bytes {
+            None => message.body = Bytes::new(),
+            Some(left) => {
+                *left = left.saturating_sub(message.body.len());
+                self.cut = *left == 0;
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.letters == 0 || self.cut
+    }
+}
+
+/// A part of a list, and whether more may follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetterPage {
+    pub letters: Vec<DeadLetterInfo>,
+    pub more: bool,
+}
+
+/// One dead letter, read; without its body where that was not asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetterInfo {
     /// Where it is, and its offset in the topic of dead letters.
@@ -152,22 +188,27 @@ impl LetterFilter {
 }
 
 impl Replica {
-    /// At most `limit` dead letters of a group, in the order of their deaths, from the one behind
-    /// `after`; none where the group is not.
+    /// Dead letters of a group, as many as there is room for, in the order of their deaths, from the
+    /// one behind `after`; none where the group is not.
     pub(super) async fn dead_letters(
         &self,
         group: &GroupName,
         filter: &LetterFilter,
         mut after: Option<QueueOffset>,
-        limit: usize,
+        room: &mut Room,
     ) -> Result<Vec<DeadLetterInfo>, Unavailable> {
         self.catch_up().await?;
-        let Some((group, topic)) = self.letters_of(group) else { return Ok(Vec::new()) };
+        let Some(ids) = self.letters_of(group) else { return Ok(Vec::new()) };
         let mut infos = Vec::new();
-        while infos.len() < limit {
-            let (found, last) = self.scan(group, topic, filter, after, limit - infos.len());
+        while !room.is_full() {
+            let (found, last) = self.scan(ids, filter, after, room.letters);
             for (offset, letter) in found {
-                infos.extend(self.read_letter(offset, &letter, filter)?);
+                let Some(mut info) = self.read_letter(offset, &letter, filter)? else { continue };
+                room.take(&mut info.message);
+                infos.push(info);
+                if room.is_full() {
+                    break;
+                }
             }
             if last.is_none() {
                 break;
@@ -187,8 +228,7 @@ impl Replica {
     /// Some rows that may match, and where to go on if there may be more.
     fn scan(
         &self,
-        group: GroupId,
-        topic: TopicId,
+        (group, topic): (GroupId, TopicId),
         filter: &LetterFilter,
         after: Option<QueueOffset>,
         wanted: usize,

@@ -55,7 +55,7 @@ pub use broadcast::{
 };
 pub use cursors::{QueueReset, ResetRequest, ResetStep, ResetTo};
 pub use dead_letters::{
-    DeadLetterInfo, DeathFacts, GroupChange, LetterCursor, LetterFilter, RedrivenLetter,
+    DeadLetterInfo, DeathFacts, GroupChange, LetterCursor, LetterFilter, LetterPage, RedrivenLetter,
 };
 pub use error::{
     AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,

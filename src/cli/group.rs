@@ -139,7 +139,7 @@ pub(super) fn millis(text: &str) -> Result<u64, String> {
 /// As [`millis`] reads it.
 fn time(millis: u64) -> String {
     let units = [("h", 3_600_000), ("m", 60_000), ("s", 1000)];
-    let fits = units.into_iter().find(|(_, unit)| millis > 0 && millis % unit == 0);
+    let fits = units.into_iter().find(|(_, unit)| millis > 0 && millis.is_multiple_of(*unit));
     fits.map_or_else(|| format!("{millis}ms"), |(name, unit)| format!("{}{name}", millis / unit))
 }
 
@@ -148,6 +148,13 @@ fn time(millis: u64) -> String {
 pub(super) struct Backoff {
     listed: Vec<u64>,
     curve: Option<BackoffCurve>,
+}
+
+impl Backoff {
+    /// What a group is to do from now on.
+    fn change(&self, attempts_max: Option<u32>, dead_keep: Option<u64>) -> GroupChange<'_> {
+        GroupChange { attempts_max, backoff: &self.listed, curve: self.curve, dead_keep }
+    }
 }
 
 fn backoff(text: &str) -> Result<Backoff, String> {
@@ -223,6 +230,7 @@ impl Group {
                 let group = ask.client().await?.group(&name).await?;
                 output.show(&group, progress);
                 if !output.is_json() {
+                    output.line("");
                     output.show(&group, settings);
                 }
                 let with = group.parts.iter().any(|part| !part.instances.is_empty());
@@ -235,12 +243,7 @@ impl Group {
             Self::Resume(resume) => resume.run(output, progress).await?,
             Self::Update { name, attempts, backoff, dead_keep, ask } => {
                 let backoff = backoff.unwrap_or_default();
-                let change = GroupChange {
-                    attempts_max: attempts,
-                    backoff: &backoff.listed,
-                    curve: backoff.curve,
-                    dead_keep,
-                };
+                let change = backoff.change(attempts, dead_keep);
                 let group = ask.client().await?.update_group(&name, change).await?;
                 output.show(&group, settings);
                 output.differences(&group.differences);

@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::command::{Command, Delivery, TimerKey};
+use crate::command::{Command, Delivery, Redrive, TimerKey};
 use crate::commit_log::inspect::{self, Inspected};
 use crate::commit_log::{FrameKind, OpenError};
 use crate::env::os;
@@ -180,6 +180,10 @@ fn table(lines: &[Line], commands: bool) -> Table {
     Table::of(head, rows.collect())
 }
 
+fn describe_redrive(redrive: &Redrive) -> String {
+    format!("{} dead letters go back to group {}", redrive.letters.len(), redrive.group)
+}
+
 /// One line about a command; bodies and secrets are left out.
 fn describe(command: &Command) -> String {
     match command {
@@ -230,9 +234,7 @@ fn describe(command: &Command) -> String {
             format!("the transaction of {at} is {} by {by}", end.decision.past())
         }
         Command::Check(checks) => format!("{} transactions were asked about", checks.len()),
-        Command::Redrive(redrive) => {
-            format!("{} dead letters go back to group {}", redrive.letters.len(), redrive.group)
-        }
+        Command::Redrive(redrive) => describe_redrive(redrive),
         Command::UpdateGroup(update) => format!("group {} fails otherwise", update.group),
         Command::Resume(transaction) => {
             format!("the transaction of {} is asked about again", transaction.at)

@@ -5,7 +5,7 @@ use tonic::Status;
 use crate::base::{Millis, QueueOffset, UtcMillis};
 use crate::broker::{
     Backoff, Broker, Curve, DeadLetterInfo, GroupChange, GroupInfo, LetterCursor, LetterFilter,
-    Redriven, RedrivenLetter,
+    LetterPage, Redriven, RedrivenLetter,
 };
 use crate::wire::raftmq as v1;
 use crate::wire::raftmq::redriven_letter::Outcome;
@@ -13,7 +13,7 @@ use crate::wire::raftmq::redriven_letter::Outcome;
 use super::admin::{broker_groups, group_name, page, topic_name};
 use super::status::group_status;
 
-/// What one page may carry in bodies; a page has at least one letter.
+/// What one page may carry in bodies, about.
 const PAGE_BYTES_MAX: usize = 32 << 20;
 
 pub(super) async fn list(
@@ -22,29 +22,11 @@ pub(super) async fn list(
 ) -> Result<v1::ListDeadLettersResponse, Status> {
     let group = group_name(&request.group)?;
     let (filter, after) = (filter(request.filter)?, cursor(request.after.as_deref())?);
-    let limit = page(request.limit);
-    // One more tells whether a further page follows.
-    let found = broker.dead_letters(&group, &filter, after.as_ref(), limit + 1).await;
-    let mut found = found.map_err(|error| group_status(&error))?;
-    let mut more = found.len() > limit;
-    found.truncate(limit);
-    if request.bodies {
-        let fits = fitting(&found);
-        more |= fits < found.len();
-        found.truncate(fits);
-    }
-    let letters = found.into_iter().map(|info| letter(info, request.bodies)).collect();
-    Ok(v1::ListDeadLettersResponse { letters, more })
-}
-
-/// How many of the first ones fit into a page with their bodies.
-fn fitting(found: &[DeadLetterInfo]) -> usize {
-    let mut bytes = 0;
-    let fits = found.iter().take_while(|info| {
-        bytes += info.message.body.len();
-        bytes <= PAGE_BYTES_MAX
-    });
-    fits.count().max(1).min(found.len())
+    let most = (page(request.limit), request.bodies.then_some(PAGE_BYTES_MAX));
+    let found = broker.dead_letters(&group, &filter, after.as_ref(), most).await;
+    let found = found.map_err(|error| group_status(&error))?;
+    let letters = found.letters.into_iter().map(|info| letter(info, request.bodies)).collect();
+    Ok(v1::ListDeadLettersResponse { letters, more: found.more })
 }
 
 pub(super) async fn redrive(
@@ -53,12 +35,10 @@ pub(super) async fn redrive(
 ) -> Result<v1::RedriveDeadLettersResponse, Status> {
     let group = group_name(&request.group)?;
     let (filter, after) = (filter(request.filter)?, cursor(request.after.as_deref())?);
-    let limit = page(request.limit);
-    let found = broker.dead_letters(&group, &filter, after.as_ref(), limit + 1).await;
-    let mut found = found.map_err(|error| group_status(&error))?;
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let redriven = broker.redrive(&group, found, request.dry_run).await;
+    let most = (page(request.limit), None);
+    let found = broker.dead_letters(&group, &filter, after.as_ref(), most).await;
+    let LetterPage { letters, more } = found.map_err(|error| group_status(&error))?;
+    let redriven = broker.redrive(&group, letters, request.dry_run).await;
     let redriven = redriven.map_err(|error| group_status(&error))?;
     let letters = redriven.into_iter().map(outcome).collect();
     Ok(v1::RedriveDeadLettersResponse { letters, more })
@@ -125,6 +105,7 @@ fn cursor(after: Option<&str>) -> Result<Option<LetterCursor>, Status> {
 
 fn letter(info: DeadLetterInfo, bodies: bool) -> v1::DeadLetter {
     let DeadLetterInfo { at, facts, message } = info;
+    let properties = if bodies { message.properties } else { Vec::new() };
     v1::DeadLetter {
         at: at.to_string(),
         broker_group: at.broker_group.to_string(),
@@ -139,12 +120,8 @@ fn letter(info: DeadLetterInfo, bodies: bool) -> v1::DeadLetter {
         tag: message.tag,
         keys: message.keys,
         message_group: message.message_group,
-        properties: if bodies {
-            message.properties.into_iter().collect()
-        } else {
-            Default::default()
-        },
-        body: if bodies { message.body } else { bytes::Bytes::new() },
+        properties: properties.into_iter().collect(),
+        body: message.body,
     }
 }
 

@@ -18,6 +18,12 @@ pub(super) async fn query_route(
     let topic = limits::topic(request.topic.as_ref())?;
     let route = broker.route(&topic).await?;
     let mut message_queues = queues(route, &request.topic.unwrap_or_default());
+    if topic.is_for_dead_letters() {
+        // Producers look here before they send.
+        for queue in &mut message_queues {
+            queue.permission = v2::Permission::Read.into();
+        }
+    }
     if caller.blocks_on_dial {
         point_at(request.endpoints.as_ref(), message_queues.iter_mut());
     }

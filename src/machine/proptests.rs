@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::tests::{Bench, names};
-use super::{HandleState, QueueView};
+use super::{HandleState, QueueView, Standing};
 use crate::base::{ClientId, GroupId, Millis, QueueId, QueueOffset};
 use crate::command::{
-    Ack, Command, Delivery, DeliveryOutcome, Grant, Granted, Handle, Hold, Release, Renew, Reply,
-    Return,
+    Ack, Command, Delivery, DeliveryOutcome, GiveUp, Grant, Granted, Handle, Hold, Redrive,
+    Redriven, Release, Renew, Reply, Return, UpdateGroup,
 };
 
 const GROUPS: [GroupId; 2] = [GroupId::new(1), GroupId::new(2)];
+const ATTEMPTS_MAX: u32 = 2;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -26,6 +27,8 @@ enum Step {
     Renew { pick: usize, millis: u64 },
     Release { group: usize, consumer: u8, millis: u64 },
     Return { pick: usize, millis: u64 },
+    GiveUp { pick: usize },
+    Redrive { group: usize, letters: Vec<u64> },
     Tick { limit: u32 },
     Wait { millis: u64 },
     Checkpoint,
@@ -46,9 +49,12 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (0..64_usize).prop_map(|pick| Step::Ack { pick }),
         2 => (0..64_usize, millis.clone()).prop_map(|(pick, millis)| Step::Hold { pick, millis }),
         2 => (0..64_usize, millis.clone()).prop_map(|(pick, millis)| Step::Renew { pick, millis }),
-        1 => (group, 0..3_u8, millis.clone())
+        1 => (group.clone(), 0..3_u8, millis.clone())
             .prop_map(|(group, consumer, millis)| Step::Release { group, consumer, millis }),
         1 => (0..64_usize, millis).prop_map(|(pick, millis)| Step::Return { pick, millis }),
+        1 => (0..64_usize).prop_map(|pick| Step::GiveUp { pick }),
+        2 => (group, prop::collection::vec(0..12_u64, 1..6))
+            .prop_map(|(group, letters)| Step::Redrive { group, letters }),
         3 => (0..6_u32).prop_map(|limit| Step::Tick { limit }),
         3 => (1..1_500_u64).prop_map(|millis| Step::Wait { millis }),
         1 => Just(Step::Checkpoint),
@@ -75,6 +81,11 @@ enum At {
         attempt: u32,
         last: Handle,
     },
+    /// The dead letter of this offset, after this delivery.
+    Dead {
+        letter: u64,
+        last: Handle,
+    },
     Done,
 }
 
@@ -88,6 +99,8 @@ struct Model {
     /// Checkouts that still have something: consumer, attempt, first deadline.
     checkouts: BTreeMap<u64, (GroupId, u8, Option<u8>, u64)>,
     last_checkout: u64,
+    /// Dead letters so far.
+    letters: BTreeMap<GroupId, u64>,
 }
 
 impl Model {
@@ -103,6 +116,17 @@ impl Model {
 
     fn live(&mut self, handle: &Handle) -> bool {
         matches!(self.at(handle), Some(At::Flying { handle: live, .. }) if live == handle)
+    }
+
+    /// A delivery ended without an ack.
+    fn fail(&mut self, handle: Handle, given_up: bool) {
+        *self.at(&handle).unwrap() = if given_up || handle.attempt >= ATTEMPTS_MAX {
+            let letters = self.letters.entry(handle.group).or_default();
+            *letters += 1;
+            At::Dead { letter: *letters - 1, last: handle }
+        } else {
+            At::Ready { attempt: handle.attempt, last: handle }
+        };
     }
 
     /// Handles of a group that satisfy `which`, in the order of offsets.
@@ -160,7 +184,7 @@ impl Model {
                 At::Free => free.push(offset),
                 At::Ready { attempt, .. } => ready.push((offset, *attempt)),
                 At::Flying { .. } | At::Waiting { .. } => flying += 1,
-                At::Done => {}
+                At::Dead { .. } | At::Done => {}
             }
         }
         (offsets.len() as u64, free, ready, flying)
@@ -181,6 +205,11 @@ impl Run {
     fn new() -> Self {
         let mut bench = Bench::with_topic(1);
         bench.apply(names::group("audit"));
+        for group in GROUPS {
+            let attempts_max = Some(ATTEMPTS_MAX);
+            let update = UpdateGroup { group, attempts_max, backoff: None, dead_keep: None };
+            bench.apply(Command::UpdateGroup(update));
+        }
         Self { bench, model: Model::default(), handles: Vec::new() }
     }
 
@@ -210,6 +239,8 @@ impl Run {
                 self.release(GROUPS[group], consumer, millis);
             }
             Step::Return { pick, millis } => self.give_back(pick, millis),
+            Step::GiveUp { pick } => self.give_up(pick),
+            Step::Redrive { group, ref letters } => self.redrive(GROUPS[group], letters),
             Step::Tick { limit } => self.tick(limit),
             Step::Wait { millis } => self.bench.stamp += millis,
             Step::Checkpoint => drop(self.bench.checkpoint()),
@@ -335,9 +366,10 @@ impl Run {
         let due = (self.bench.stamp + millis, self.model.set + 1);
         let live = self.model.live(&handle);
         let at = self.model.at(&handle).unwrap();
-        let repeated = matches!(at, At::Ready { last, .. } if *last == handle) && millis == 0;
+        let again = |last: &Handle| *last == handle && millis == 0;
+        let repeated = matches!(at, At::Ready { last, .. } | At::Dead { last, .. } if again(last));
         if live && millis == 0 {
-            *at = At::Ready { attempt: handle.attempt, last: handle };
+            self.model.fail(handle, false);
         } else if live {
             *at = At::Flying { handle, due, held: true };
             self.model.set += 1;
@@ -380,12 +412,14 @@ impl Run {
                 let next = (until, self.model.set + 1);
                 let at = self.model.at(&handle).unwrap();
                 match at {
-                    At::Flying { .. } if millis == 0 => {
-                        *at = At::Ready { attempt: handle.attempt, last: handle };
-                    }
-                    At::Flying { due, .. } if due.0 > until => {
-                        *due = next;
-                        self.model.set += 1;
+                    At::Flying { .. } if millis == 0 => self.model.fail(handle, false),
+                    At::Flying { due, held, .. } => {
+                        // Nobody extends it any more.
+                        *held = true;
+                        if due.0 > until {
+                            *due = next;
+                            self.model.set += 1;
+                        }
                     }
                     _ => {}
                 }
@@ -412,6 +446,66 @@ impl Run {
         }
     }
 
+    fn give_up(&mut self, pick: usize) {
+        let Some(handle) = self.pick(pick) else { return };
+        let given = GiveUp { handle, otherwise: Millis::new(1_000) };
+        let outcome = self.bench.deliver(Delivery::GiveUp(given));
+        let live = self.model.live(&handle);
+        let over = matches!(self.model.at(&handle).unwrap(), At::Dead { .. } | At::Done);
+        if live {
+            self.model.fail(handle, true);
+        }
+        let done = live || over;
+        let expected = if done { DeliveryOutcome::Done } else { DeliveryOutcome::Stale };
+        assert_eq!(outcome, expected);
+    }
+
+    fn redrive(&mut self, group: GroupId, letters: &[u64]) {
+        let Some(topic) = self.bench.machine.state().dead_letters_topic(group) else { return };
+        let mut expected = Vec::new();
+        for letter in letters {
+            let offsets = self.model.groups.entry(group).or_default();
+            let dead = |at: &&mut At| matches!(at, At::Dead { letter: of, .. } if of == letter);
+            let Some(at) = offsets.iter_mut().find(dead) else {
+                expected.push(Redriven::NotFound);
+                continue;
+            };
+            let At::Dead { last, .. } = *at else { unreachable!("found as dead") };
+            *at = At::Ready { attempt: 0, last: Handle { attempt: 0, ..last } };
+            expected.push(Redriven::Done);
+        }
+        let letters = letters.iter().copied().map(QueueOffset::new).collect();
+        let reply = self.bench.reply(Command::Redrive(Redrive { group, topic, letters }));
+        assert_eq!(reply, Reply::Redriven(expected));
+    }
+
+    /// Every offset stands where the model has it, and every dead letter says where it came from.
+    fn compare_standing(&self, group: GroupId) {
+        let state = self.bench.machine.state();
+        let queue = QueueId::new(0);
+        let mut dead = BTreeMap::new();
+        for offset in 0..self.model.end {
+            let offsets = self.model.groups.get(&group);
+            let known = offsets.and_then(|all| all.get(usize::try_from(offset).unwrap()));
+            let expected = match known {
+                None | Some(At::Free) => Standing::NotHandedOut,
+                Some(At::Flying { .. } | At::Waiting { .. }) => Standing::InFlight,
+                Some(At::Ready { .. }) => Standing::Ready,
+                Some(At::Dead { letter, last }) => {
+                    dead.insert(*letter, (offset, last.attempt, last.checkout));
+                    Standing::Dead
+                }
+                Some(At::Done) => Standing::Done,
+            };
+            let found = state.standing((group, names::TOPIC), queue, QueueOffset::new(offset));
+            assert_eq!(found, expected, "{group} {offset}");
+        }
+        let letters = state.dead_letters(group, None).map(|(at, letter)| {
+            (at.get(), (letter.offset.get(), letter.attempts, letter.checkout))
+        });
+        assert!(letters.eq(dead));
+    }
+
     fn tick(&mut self, limit: u32) {
         let reply = self.bench.reply(Command::Tick { limit });
         let now = self.bench.stamp;
@@ -429,8 +523,11 @@ impl Run {
         due.truncate(limit as usize);
         for (_, group, offset) in &due {
             let at = &mut self.model.groups.get_mut(group).unwrap()[*offset];
+            if let At::Flying { handle, .. } = *at {
+                self.model.fail(handle, false);
+                continue;
+            }
             *at = match *at {
-                At::Flying { handle, .. } => At::Ready { attempt: handle.attempt, last: handle },
                 At::Waiting { attempt, .. } => {
                     At::Ready { attempt, last: Handle { attempt: u32::MAX, ..self.handles[0] } }
                 }
@@ -451,6 +548,7 @@ impl Run {
             let ready = ready.iter().map(|one| (one.offset.get(), one.attempt)).collect();
             assert_eq!((next.get(), free, ready, in_flight), self.model.view(group));
             hidden += in_flight;
+            self.compare_standing(group);
         }
         assert_eq!(self.bench.machine.state().in_flight(), hidden);
         for handle in self.handles.clone() {

@@ -18,6 +18,7 @@ mod client_matrix;
 mod clocks;
 mod crash;
 mod damage;
+mod dead_letters;
 mod delayed;
 mod disk_full;
 mod first_start;

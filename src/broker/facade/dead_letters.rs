@@ -5,7 +5,7 @@ use futures::future::join_all;
 use crate::base::GroupName;
 use crate::broker::api::GroupInfo;
 use crate::broker::dead_letters::{
-    DeadLetterInfo, GroupChange, LetterCursor, LetterFilter, RedrivenLetter,
+    DeadLetterInfo, GroupChange, LetterCursor, LetterFilter, LetterPage, RedrivenLetter, Room,
 };
 use crate::broker::error::{GroupError, NoGroup};
 use crate::broker::groups::{check_attempts, check_backoff};
@@ -13,25 +13,32 @@ use crate::broker::{Broker, Replica};
 
 impl Broker {
     /// At most `limit` dead letters, by broker group and then in the order of their deaths, from the
-    /// one behind `after`.
+    /// one behind `after`; with `bodies`, up to about so many bytes of them.
     pub async fn dead_letters(
         &self,
         group: &GroupName,
         filter: &LetterFilter,
         after: Option<&LetterCursor>,
-        limit: usize,
-    ) -> Result<Vec<DeadLetterInfo>, GroupError> {
-        let mut found = Vec::new();
+        (limit, bodies): (usize, Option<usize>),
+    ) -> Result<LetterPage, GroupError> {
+        let mut letters = Vec::new();
+        // One more tells whether a further page follows.
+        let mut room = Room { letters: limit + 1, bytes: bodies, cut: false };
         for replica in self.with_letters(group, filter).await? {
             let behind = match after {
                 Some(after) if replica.name < after.broker_group => continue,
                 Some(after) if replica.name == after.broker_group => Some(after.offset),
                 _ => None,
             };
-            let page = replica.dead_letters(group, filter, behind, limit - found.len()).await;
-            found.extend(page.map_err(|error| self.at(replica, error.into(), GroupError::at))?);
+            let page = replica.dead_letters(group, filter, behind, &mut room).await;
+            letters.extend(page.map_err(|error| self.at(replica, error.into(), GroupError::at))?);
+            if room.cut {
+                break;
+            }
         }
-        Ok(found)
+        let more = room.cut || letters.len() > limit;
+        letters.truncate(limit);
+        Ok(LetterPage { letters, more })
     }
 
     /// Sends the dead letters of one page back to their group; `dry` only says which. At most as many

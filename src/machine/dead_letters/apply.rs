@@ -136,7 +136,7 @@ impl State {
         let unit = self.deliveries.unit_of_handle(&handle);
         let dies = unit.is_some_and(|unit| self.may_die(handle.group, handle.topic, unit));
         if unit.is_none() || dies || self.deliveries.stops(&handle) {
-            return self.deliveries.give_up(&handle, entry.stamp);
+            return self.deliveries.give_up(&handle, entry.stamp, ready);
         }
         self.deliveries.hold(&Hold { handle, invisible: otherwise }, entry.stamp, ready)
     }

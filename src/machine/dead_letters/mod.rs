@@ -7,8 +7,8 @@
 //! row any more, and its unit stays until retention takes it.
 
 mod apply;
-
-pub(super) use self::apply::Ends;
+#[cfg(test)]
+mod proptests;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -19,6 +19,8 @@ use super::error::SectionError;
 use super::limits::DEAD_LETTERS_MAX;
 use crate::base::{CheckoutId, GroupId, QueueId, QueueOffset, TopicId, TopicName, UtcMillis};
 use crate::command::{DeathReason, Reader, Unit, Writer};
+
+pub(super) use self::apply::Ends;
 
 /// The one queue of a topic for dead letters.
 pub(super) const QUEUE: QueueId = QueueId::new(0);

@@ -166,6 +166,7 @@ impl Deliveries {
         &mut self,
         handle: &Handle,
         stamp: UtcMillis,
+        ready: &mut ReadyCounts,
     ) -> DeliveryOutcome {
         let key = Key::of(handle);
         let Some(pending) = self.live(handle).copied() else {
@@ -181,7 +182,10 @@ impl Deliveries {
         self.leave_checkout(key, Phase::Stopped);
         self.pending_mut(key).due = stamp;
         match self.lines.find(key, pending.unit).filter(|_| stops) {
-            Some(line) => self.call_back(line, key, stamp),
+            Some(line) => {
+                self.call_back(line, key, stamp);
+                self.advance(line, ready);
+            }
             None => self.dies(key, DeathReason::GivenUp),
         }
         DeliveryOutcome::Done

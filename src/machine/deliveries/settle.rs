@@ -133,6 +133,8 @@ impl Deliveries {
                 let unit = self.pending_mut(key).unit;
                 if let Some(line) = self.lines.find(key, unit) {
                     self.call_back(line, key, stamp);
+                    // A dead letter that came back before it may be the first one.
+                    self.advance(line, ready);
                 }
             }
         }

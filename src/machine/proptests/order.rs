@@ -9,7 +9,7 @@ use super::super::tests::{Bench, names};
 use crate::base::{ClientId, GroupName, Millis, QueueId, QueueOffset, TopicName};
 use crate::command::{
     Ack, Begin, Checkout, Command, CreateGroup, CreateTopic, Delivery, GiveUp, Grant, Handle, Hold,
-    Order, OrderRule, Publish, Release, Return, Take,
+    Order, OrderRule, Publish, Redrive, Redriven, Release, Reply, Return, Take,
 };
 use crate::machine::HandleState;
 use crate::message::MessageKind;
@@ -55,6 +55,10 @@ enum Step {
     Tick {
         limit: u32,
     },
+    /// Whatever of the last dead letters there is goes back.
+    Redrive {
+        pick: usize,
+    },
     Restart,
 }
 
@@ -73,6 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3_u8, millis).prop_map(|(consumer, millis)| Step::Release { consumer, millis }),
         3 => (1..1_500_u64).prop_map(|millis| Step::Wait { millis }),
         4 => (1..6_u32).prop_map(|limit| Step::Tick { limit }),
+        2 => any::<usize>().prop_map(|pick| Step::Redrive { pick }),
         1 => Just(Step::Restart),
     ]
 }
@@ -95,7 +100,7 @@ impl Run {
         let rule = OrderRule { order, ..OrderRule::default() };
         bench.apply(Command::CreateGroup(CreateGroup {
             name: GroupName::new("billing").unwrap(),
-            attempts_max: 4,
+            attempts_max: 2,
             backoff: Vec::new().into(),
             rule,
             dead_keep: None,
@@ -160,6 +165,7 @@ impl Run {
             }
             Step::Wait { millis } => self.bench.stamp += millis,
             Step::Tick { limit } => drop(self.bench.reply(Command::Tick { limit })),
+            Step::Redrive { pick } => self.redrive(pick),
             Step::Restart => {
                 let hashes = self.bench.hashes();
                 self.bench.checkpoint();
@@ -167,6 +173,18 @@ impl Run {
                 assert_eq!(self.bench.hashes(), hashes);
             }
         }
+    }
+
+    /// One dead letter goes back: it is not done with any more.
+    fn redrive(&mut self, pick: usize) {
+        let state = self.bench.machine.state();
+        let letters: Vec<_> = state.dead_letters(names::GROUP, None).collect();
+        let Some((at, letter)) = letters.get(pick % letters.len().max(1)) else { return };
+        let topic = state.dead_letters_topic(names::GROUP).unwrap();
+        self.done.remove(&letter.offset.get());
+        let redrive = Redrive { group: names::GROUP, topic, letters: vec![*at] };
+        let reply = self.bench.reply(Command::Redrive(redrive));
+        assert_eq!(reply, Reply::Redriven(vec![Redriven::Done]));
     }
 
     /// What is not done with of each line, from its first message on: what a leader may offer that
