@@ -49,8 +49,8 @@ pub struct FetchRequest {
     pub poll: Duration,
 }
 
-/// The next message of each queue of one broker group. Queues that are left out begin at their first
-/// message.
+/// The next message of each queue of one broker group. Queues that are left out begin at their
+/// first message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchPlace {
     pub broker_group: BrokerGroupName,
@@ -188,7 +188,8 @@ impl Replica {
         let topic = self.group.read(|state| state.topic(&wish.topic).map(|topic| topic.id));
         let topic = topic.ok_or(Declined::NoTopic)?;
         let reader = readers.join(topic);
-        let mut scan = Scan::new(wish, self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let mut scan =
+            Scan::new(wish, self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
         let mut lost = 0;
         loop {
             let mut woken = pin!(reader.woken());

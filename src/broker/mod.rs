@@ -42,9 +42,9 @@ mod written;
 
 pub use api::{
     AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, GivenUp,
-    GroupInfo, GroupInstance, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep,
-    NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent,
-    StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
+    GroupInfo, GroupInstance, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange,
+    MembersStep, NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest,
+    Sent, StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
 pub use broadcast::{
     CommitPlace, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart, InstancePlace, LeaveRequest,

@@ -212,8 +212,7 @@ fn progress(group: &GroupInfo) -> Table {
 
 /// Those that each see everything.
 fn instances(group: &GroupInfo) -> Table {
-    let all =
-        group.parts.iter().flat_map(|part| part.instances.iter().map(move |one| (part, one)));
+    let all = group.parts.iter().flat_map(|part| part.instances.iter().map(move |one| (part, one)));
     let rows = all.map(|(part, one)| {
         [
             one.instance.clone(),

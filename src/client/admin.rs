@@ -10,9 +10,8 @@ use crate::wire::raftmq as v1;
 use super::error::ClientError;
 use super::values::{
     BrokerGroupStatus, Delayed, DelayedOutcome, GroupInfo, GroupInstance, GroupPart, GroupShape,
-    GroupTopic,
-    MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, TopicInfo, TopicPart,
-    TopicShape,
+    GroupTopic, MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, TopicInfo,
+    TopicPart, TopicShape,
 };
 use super::{CALL_TIMEOUT, Client};
 

@@ -1,8 +1,9 @@
 //! One instance of a consumer group that sees every message of a topic.
 //!
-//! It reads by position and acknowledges nothing: what was handed out counts as handled when the next
-//! messages are asked for, and is told to the cluster once a second. Whoever comes back under the same
-//! name within the lease goes on behind what was told last; what it had been handed since comes again.
+//! It reads by position and acknowledges nothing: what was handed out counts as handled when the
+//! next messages are asked for, and is told to the cluster once a second. Whoever comes back under
+//! the same name within the lease goes on behind what was told last; what it had been handed since
+//! comes again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -106,7 +107,7 @@ impl BroadcastConsumer {
     }
 
     /// Up to as many messages as the take says; none when nothing came in time. What the receive
-    /// before brought counts as handled from here on. After an error nothing was taken: call it again.
+    /// before brought counts as handled from here on. After an error nothing was taken: call again.
     pub async fn receive(&mut self) -> Result<Polled, ClientError> {
         self.handle_all();
         let mut polled = Polled::default();
@@ -188,10 +189,11 @@ impl BroadcastConsumer {
     async fn place(&mut self, seek: bool, attempt: u64) -> Result<Vec<String>, ClientError> {
         let told = Instant::now();
         let moved = |place: &Place| {
-            let moved = place.handled.iter().filter(|(queue, at)| {
-                place.committed.get(queue) != Some(at)
-            });
-            moved.map(|(queue, offset)| v1::QueuePosition { queue: *queue, offset: *offset }).collect()
+            let moved =
+                place.handled.iter().filter(|(queue, at)| place.committed.get(queue) != Some(at));
+            moved
+                .map(|(queue, offset)| v1::QueuePosition { queue: *queue, offset: *offset })
+                .collect()
         };
         let place = |(name, place): (&String, &Place)| v1::broadcast_commit_request::Place {
             broker_group: name.clone(),

@@ -39,9 +39,8 @@ pub use simple_consumer::SimpleConsumer;
 pub use transactions::{EndedTransaction, HalfMessage, OpenTransaction, TransactionAction};
 pub use values::{
     BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupInstance, GroupShape,
-    GroupTopic,
-    MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, Received, RouteQueue,
-    SentMessage, Take, TopicInfo, TopicPart, TopicShape,
+    GroupTopic, MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, Received,
+    RouteQueue, SentMessage, Take, TopicInfo, TopicPart, TopicShape,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.

@@ -215,13 +215,12 @@ fn broadcast() -> impl Strategy<Value = Command> {
                 positions,
             })
         });
-    let leave = (any::<(u64, u64, u64)>(), client()).prop_map(
-        |((group, topic, incarnation), instance)| {
+    let leave =
+        (any::<(u64, u64, u64)>(), client()).prop_map(|((group, topic, incarnation), instance)| {
             let (group, topic) = (GroupId::new(group), TopicId::new(topic));
             let incarnation = LogIndex::new(incarnation);
             Command::Leave(Leave { group, topic, instance, incarnation })
-        },
-    );
+        });
     prop_oneof![position, leave]
 }
 

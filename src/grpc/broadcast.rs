@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use tonic::{Request, Response, Status};
 
-use crate::base::{
-    BrokerGroupName, ClientId, LogIndex, Millis, NameError, QueueId, QueueOffset,
-};
+use crate::base::{BrokerGroupName, ClientId, LogIndex, Millis, NameError, QueueId, QueueOffset};
 use crate::broker::{
     Begin, Broker, CommitPlace, Delivered, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart,
     InstancePlace, LeaveRequest, PlaceRequest, ReceiveError,
@@ -69,7 +67,11 @@ impl v1::broadcast_server::Broadcast for Broadcast {
             topic: topic_name(&request.topic)?,
             group: group_name(&request.group)?,
             instance: instance(&request.instance)?,
-            incarnations: request.places.into_iter().map(incarnation).collect::<Result<_, Status>>()?,
+            incarnations: request
+                .places
+                .into_iter()
+                .map(incarnation)
+                .collect::<Result<_, Status>>()?,
         };
         let left = Box::pin(self.broker.leave_instance(&request)).await;
         left.map_err(|error| status(&error))?;
@@ -83,7 +85,8 @@ fn fetch_request(request: v1::BroadcastFetchRequest) -> Result<FetchRequest, Sta
         Ok(FetchPlace { broker_group, positions: positions(&place.positions) })
     };
     if request.max == 0 || request.max > FETCH_MAX {
-        let text = format!("the number of messages is {}; allowed is 1 to {FETCH_MAX}", request.max);
+        let text =
+            format!("the number of messages is {}; allowed is 1 to {FETCH_MAX}", request.max);
         return Err(Status::invalid_argument(text));
     }
     Ok(FetchRequest {
@@ -203,7 +206,13 @@ mod tests {
     fn requests_are_checked_and_polls_lowered() {
         let fetch = |max, poll| {
             let (topic, group) = ("t".to_owned(), "g".to_owned());
-            fetch_request(v1::BroadcastFetchRequest { topic, group, max, poll, ..Default::default() })
+            fetch_request(v1::BroadcastFetchRequest {
+                topic,
+                group,
+                max,
+                poll,
+                ..Default::default()
+            })
         };
         assert_eq!(fetch(256, 60_000).unwrap().poll, POLL_MAX);
         for max in [0, 257] {

@@ -352,13 +352,8 @@ impl Sections {
         local: Option<Local>,
         seed: u64,
     ) -> Result<State, CheckpointError> {
-        let known = [
-            HEAD..=MOVED,
-            TIMERS..=ENDED,
-            HALVES..=LATE,
-            INSTANCES..=INSTANCES,
-            LOCAL..=LOCAL,
-        ];
+        let known =
+            [HEAD..=MOVED, TIMERS..=ENDED, HALVES..=LATE, INSTANCES..=INSTANCES, LOCAL..=LOCAL];
         let odd = |number: &u8| !known.iter().any(|known| known.contains(number));
         if let Some(section) = self.by_number.iter().map(|(number, _)| *number).find(odd) {
             return Err(CheckpointError::Section { section });

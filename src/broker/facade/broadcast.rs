@@ -6,14 +6,15 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join_all, select_all};
 use tokio::time::{Instant, timeout};
 
+use crate::broker::Broker;
 use crate::broker::broadcast::{
     CommitPlace, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart, InstancePlace, LeaveRequest,
     PlaceRequest, Wish,
 };
 use crate::broker::error::{LimitError, NoTopic, ReceiveError};
-use crate::broker::Broker;
 use crate::command::Begin;
 use crate::filter::TagFilter;
+use crate::machine::QUEUES_MAX;
 
 /// How long the broker group whose turn it is may take to say what it has.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
@@ -21,14 +22,17 @@ const FIRST_LOOK: Duration = Duration::from_millis(50);
 type Fetching<'a> = BoxFuture<'a, Result<FetchedPart, ReceiveError>>;
 
 impl Broker {
-    /// Waits until one of the broker groups has something, or the polling time is over. One part with
-    /// messages, or all that answered without. It may be given up at any moment.
+    /// Waits until one of the broker groups has something, or the polling time is over. One part
+    /// with messages, or all that answered without. It may be given up at any moment.
     pub async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedPart>, ReceiveError> {
         let filter = TagFilter::parse(&request.filter)?;
         if request.max == 0 {
             let allowed = format!("1 to {FETCH_MAX}");
-            return Err(LimitError { what: "number of messages", value: "0".into(), allowed }.into());
+            return Err(
+                LimitError { what: "number of messages", value: "0".into(), allowed }.into()
+            );
         }
+        self.check_places(request.places.iter().map(|place| place.positions.len()))?;
         let deadline = Instant::now() + request.poll;
         let mut sources = Vec::with_capacity(request.places.len());
         for place in &request.places {
@@ -65,6 +69,7 @@ impl Broker {
         &self,
         request: &PlaceRequest,
     ) -> Result<Vec<InstancePlace>, ReceiveError> {
+        self.check_places(request.places.iter().map(|place| place.positions.len()))?;
         let asks = request.places.is_empty();
         if asks {
             self.resolve_topic(&request.topic, self.default_deadline()).await?;
@@ -77,8 +82,7 @@ impl Broker {
             let of_replica = |place: &&CommitPlace| place.broker_group == replica.name;
             let place = request.places.iter().find(of_replica);
             // Where the topic came to while the instance was there, nothing is to be missed.
-            let begin =
-                if asks || place.is_some() { request.begin } else { Begin::Earliest };
+            let begin = if asks || place.is_some() { request.begin } else { Begin::Earliest };
             replica.place_instance(request, (place, begin))
         });
         let mut placed = join_all(placed).await.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -88,11 +92,31 @@ impl Broker {
 
     /// The instance's positions go at once.
     pub async fn leave_instance(&self, request: &LeaveRequest) -> Result<(), ReceiveError> {
+        self.check_places(request.incarnations.iter().map(|_| 0))?;
         let leaving = request.incarnations.iter().filter_map(|(broker_group, incarnation)| {
             let replica = self.0.replicas.iter().find(|replica| replica.name == *broker_group)?;
             Some(replica.leave_instance(request, *incarnation))
         });
         join_all(leaving).await.into_iter().collect()
+    }
+
+    /// Each place costs a request of its own, and each position is looked at: no more than there can
+    /// be.
+    fn check_places(
+        &self,
+        positions: impl ExactSizeIterator<Item = usize>,
+    ) -> Result<(), LimitError> {
+        let most = |what, value: usize, most: usize| {
+            let allowed = format!("at most {most}");
+            if value <= most {
+                Ok(())
+            } else {
+                Err(LimitError { what, value: value.to_string(), allowed })
+            }
+        };
+        most("number of broker groups", positions.len(), self.0.replicas.len())?;
+        let mut positions = positions;
+        positions.try_for_each(|count| most("number of positions", count, QUEUES_MAX as usize))
     }
 }
 

@@ -95,7 +95,9 @@ fn read_positions(reader: &mut Reader) -> Result<Vec<(QueueId, QueueOffset)>, Co
 
 #[cfg(test)]
 mod tests {
-    use crate::base::{ClientId, GroupId, LogIndex, Millis, QueueId, QueueOffset, TopicId, UtcMillis};
+    use crate::base::{
+        ClientId, GroupId, LogIndex, Millis, QueueId, QueueOffset, TopicId, UtcMillis,
+    };
     use crate::command::{Begin, Command, Leave, Placed, Position, Reply};
 
     fn hex(bytes: &[u8]) -> String {

@@ -5,24 +5,45 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use crate::base::{ClientId, LogIndex, Millis, QueueId, QueueOffset, TopicId, UtcMillis};
-use crate::command::{
-    Begin, Command, Leave, Placed, Position, Publish, Refusal, Reply, Retention,
-};
+use crate::command::{Begin, Command, Leave, Placed, Position, Publish, Refusal, Reply, Retention};
 use crate::machine::tests::{Bench, names};
 
 #[derive(Clone, Debug)]
 enum Step {
-    Publish { queue: u32, count: usize },
-    Join { instance: u8, attempt: u8, earliest: bool, lease: u64 },
-    Move { instance: u8, stale: bool, seek: bool, to: Vec<(u32, u64)> },
-    Leave { instance: u8, stale: bool },
-    Tick { limit: u32 },
-    Wait { millis: u64 },
+    Publish {
+        queue: u32,
+        count: usize,
+    },
+    Join {
+        instance: u8,
+        attempt: u8,
+        earliest: bool,
+        lease: u64,
+    },
+    Move {
+        instance: u8,
+        stale: bool,
+        seek: bool,
+        to: Vec<(u32, u64)>,
+    },
+    Leave {
+        instance: u8,
+        stale: bool,
+    },
+    Tick {
+        limit: u32,
+    },
+    Wait {
+        millis: u64,
+    },
     Purge,
     Grow,
     /// The topic goes, and another one of its name comes.
     Replace,
-    Restart { checkpoint: bool, cut: Option<u64> },
+    Restart {
+        checkpoint: bool,
+        cut: Option<u64>,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -51,7 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Debug)]
 struct Known {
     incarnation: LogIndex,
-    made_by: u8,
+    made_by: u64,
     until: u64,
     lost: u64,
     positions: BTreeMap<u32, u64>,
@@ -68,6 +89,8 @@ struct Run {
 }
 
 const LEASE: u64 = 150;
+/// The attempt of what is no question.
+const COMMIT: u64 = 1_000;
 const FIRST: LogIndex = LogIndex::ZERO;
 
 fn name(instance: u8) -> ClientId {
@@ -128,7 +151,7 @@ impl Run {
             instance: name(instance),
             lease: Millis::new(LEASE),
             begin: Begin::Latest,
-            attempt: 1_000,
+            attempt: COMMIT,
             incarnation: None,
             seek: false,
             positions: Vec::new(),
@@ -160,7 +183,7 @@ impl Run {
         assert_eq!(placed, expected);
     }
 
-    fn begin(&mut self, instance: u8, made_by: u8, earliest: bool) {
+    fn begin(&mut self, instance: u8, made_by: u64, earliest: bool) {
         let at = |(start, end): &(u64, u64)| if earliest { *start } else { *end };
         let positions = (0..).zip(self.queues.iter().map(at)).collect();
         let known = Known { incarnation: FIRST, made_by, until: 0, lost: 0, positions };
@@ -169,9 +192,9 @@ impl Run {
 
     fn join(&mut self, instance: u8, attempt: u8, earliest: bool, lease: u64) {
         let expected = match self.known.get(&instance) {
-            Some(known) => known.made_by != attempt,
+            Some(known) => known.made_by != u64::from(attempt),
             None => {
-                self.begin(instance, attempt, earliest);
+                self.begin(instance, attempt.into(), earliest);
                 false
             }
         };
@@ -203,7 +226,7 @@ impl Run {
         }
         let live = self.known.get(&instance).is_some_and(|known| known.incarnation == incarnation);
         if !self.known.contains_key(&instance) {
-            self.begin(instance, 200, false);
+            self.begin(instance, COMMIT, false);
         }
         if live {
             let known = self.known.get_mut(&instance).unwrap();
@@ -220,12 +243,8 @@ impl Run {
     fn leave(&mut self, instance: u8, stale: bool) {
         let told = self.told.get(&instance).copied().unwrap_or(LogIndex::new(1));
         let incarnation = if stale { LogIndex::new(1) } else { told };
-        let leave = Leave {
-            group: names::GROUP,
-            topic: self.topic,
-            instance: name(instance),
-            incarnation,
-        };
+        let leave =
+            Leave { group: names::GROUP, topic: self.topic, instance: name(instance), incarnation };
         assert_eq!(self.bench.reply(Command::Leave(leave)), Reply::Done);
         self.known.retain(|known, one| *known != instance || one.incarnation != incarnation);
     }

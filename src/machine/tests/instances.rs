@@ -2,9 +2,7 @@
 
 use super::bench::{Bench, names};
 use crate::base::{ClientId, GroupId, LogIndex, Millis, QueueId, QueueOffset, TopicId, UtcMillis};
-use crate::command::{
-    Begin, Command, Leave, Placed, Position, Refusal, Reply, Retention,
-};
+use crate::command::{Begin, Command, Leave, Placed, Position, Refusal, Reply, Retention};
 use crate::machine::LEASE_MAX;
 
 const LEASE: Millis = Millis::from_secs(10);
