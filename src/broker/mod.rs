@@ -47,8 +47,8 @@ pub use api::{
     Sent, StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
 pub use broadcast::{
-    CommitPlace, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart, InstancePlace, LeaveRequest,
-    PlaceRequest,
+    CommitPlace, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart, InstancePlace, LEASE_MAX,
+    LeaveRequest, PlaceRequest,
 };
 pub use error::{
     AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,

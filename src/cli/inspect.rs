@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::command::{Command, Delivery, TimerKey};
+use crate::command::{Command, Delivery, Leave, Position, TimerKey};
 use crate::commit_log::inspect::{self, Inspected};
 use crate::commit_log::{FrameKind, OpenError};
 use crate::env::os;
@@ -248,19 +248,23 @@ fn describe(command: &Command) -> String {
         Command::Reschedule { timer, due } => {
             format!("reschedule {} to {due}", describe_timer(timer))
         }
-        Command::Position(position) => {
-            let (instance, group, topic) = (&position.instance, position.group, position.topic);
-            let (moves, lease) = (position.positions.len(), position.lease);
-            format!(
-                "instance {instance} of group {group} on topic {topic} moves on in {moves} queues, \
-                 lease {lease}"
-            )
-        }
-        Command::Leave(leave) => {
-            let (instance, group, topic) = (&leave.instance, leave.group, leave.topic);
-            format!("instance {instance} of group {group} leaves topic {topic}")
-        }
+        Command::Position(position) => describe_position(position),
+        Command::Leave(leave) => describe_leave(leave),
     }
+}
+
+fn describe_leave(leave: &Leave) -> String {
+    let Leave { instance, group, topic, .. } = leave;
+    format!("instance {instance} of group {group} leaves topic {topic}")
+}
+
+fn describe_position(position: &Position) -> String {
+    let (instance, group, topic) = (&position.instance, position.group, position.topic);
+    let (moves, lease) = (position.positions.len(), position.lease);
+    format!(
+        "instance {instance} of group {group} on topic {topic} moves on in {moves} queues, \
+         lease {lease}"
+    )
 }
 
 fn describe_timer(timer: &TimerKey) -> String {
