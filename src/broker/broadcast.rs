@@ -1,7 +1,8 @@
 //! Reading for an instance that sees everything: a long poll over the queues of one broker group.
 //!
 //! It reads the log as it stands and changes nothing, so it may be given up and repeated at any
-//! moment. Only the leader answers: a follower that lags would say that nothing came.
+//! moment. Only the leader answers, and only while it is one: a replica that lags would say that
+//! nothing came.
 
 mod parcel;
 mod scan;
@@ -23,6 +24,7 @@ use crate::broker::receive::{FORWARD_GRACE, NO_LEADER_PAUSE};
 use crate::broker::remote::{Declined, Parcel, Question};
 use crate::command::{Command, JoinAt, Leave, Placed, Position, Refusal, Reply};
 use crate::filter::TagFilter;
+pub use crate::machine::LEASE_MAX;
 use crate::message::decode_record;
 
 pub(super) use self::parcel::{Fetched, Wish, encode_fetched};
@@ -49,8 +51,8 @@ pub struct FetchRequest {
     pub poll: Duration,
 }
 
-/// The next message of each queue of one broker group. Queues that are left out begin at their first
-/// message.
+/// The next message of each queue of one broker group. Queues that are left out begin at their
+/// first message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchPlace {
     pub broker_group: BrokerGroupName,
@@ -194,7 +196,9 @@ impl Replica {
         loop {
             let mut woken = pin!(reader.woken());
             woken.as_mut().enable();
-            if !self.serving() {
+            // Nothing is proposed that would fail at a leader of the past, so it has to be asked for:
+            // what it does not have another one may. Under the lease this costs nothing.
+            if !self.serving() || self.catch_up().await.is_err() {
                 return Err(Declined::NotLeader);
             }
             let step = self.fetch_step(topic, filter, &mut scan)?;

@@ -50,8 +50,8 @@ pub use api::{
     StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
 pub use broadcast::{
-    CommitPlace, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart, InstancePlace, LeaveRequest,
-    PlaceRequest,
+    CommitPlace, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart, InstancePlace, LEASE_MAX,
+    LeaveRequest, PlaceRequest,
 };
 pub use cursors::{QueueReset, ResetRequest, ResetStep, ResetTo};
 pub use dead_letters::{

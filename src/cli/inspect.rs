@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::command::{Command, Delivery, Redrive, TimerKey};
+use crate::command::{Command, Delivery, Leave, Position, Redrive, TimerKey};
 use crate::commit_log::inspect::{self, Inspected};
 use crate::commit_log::{FrameKind, OpenError};
 use crate::env::os;
@@ -254,18 +254,8 @@ fn describe(command: &Command) -> String {
         Command::Reschedule { timer, due } => {
             format!("reschedule {} to {due}", describe_timer(timer))
         }
-        Command::Position(position) => {
-            let (instance, group, topic) = (&position.instance, position.group, position.topic);
-            let (moves, lease) = (position.positions.len(), position.lease);
-            format!(
-                "instance {instance} of group {group} on topic {topic} moves on in {moves} queues, \
-                 lease {lease}"
-            )
-        }
-        Command::Leave(leave) => {
-            let (instance, group, topic) = (&leave.instance, leave.group, leave.topic);
-            format!("instance {instance} of group {group} leaves topic {topic}")
-        }
+        Command::Position(position) => describe_position(position),
+        Command::Leave(leave) => describe_leave(leave),
         Command::Start(_) | Command::Reset(_) | Command::Pause { .. } | Command::StoreOffset(_) => {
             describe_cursor(command)
         }
@@ -300,6 +290,20 @@ fn describe_cursor(command: &Command) -> String {
 
 fn join(all: &[impl ToString]) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn describe_leave(leave: &Leave) -> String {
+    let Leave { instance, group, topic, .. } = leave;
+    format!("instance {instance} of group {group} leaves topic {topic}")
+}
+
+fn describe_position(position: &Position) -> String {
+    let (instance, group, topic) = (&position.instance, position.group, position.topic);
+    let (moves, lease) = (position.positions.len(), position.lease);
+    format!(
+        "instance {instance} of group {group} on topic {topic} moves on in {moves} queues, \
+         lease {lease}"
+    )
 }
 
 fn describe_timer(timer: &TimerKey) -> String {

@@ -74,6 +74,7 @@ impl Listen {
             wait: POLL.min(idle.unwrap_or(POLL)),
             lease: Duration::from_millis(self.lease),
             from_earliest: self.from == From::Earliest,
+            attempt: BroadcastTake::draw_attempt(),
         };
         let client = self.ask.client().await?;
         let mut consumer = BroadcastConsumer::join(client, take).await?;

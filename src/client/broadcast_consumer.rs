@@ -1,8 +1,9 @@
 //! One instance of a consumer group that sees every message of a topic.
 //!
-//! It reads by position and acknowledges nothing: what was handed out counts as handled when the next
-//! messages are asked for, and is told to the cluster once a second. Whoever comes back under the same
-//! name within the lease goes on behind what was told last; what it had been handed since comes again.
+//! It reads by position and acknowledges nothing: what was handed out counts as handled when the
+//! next messages are asked for, and is told to the cluster once a second. Whoever comes back under
+//! the same name within the lease goes on behind what was told last; what it had been handed since
+//! comes again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,6 +41,16 @@ pub struct BroadcastTake {
     /// Where it begins if nothing is known of it: the first message of each queue, or what is sent
     /// from now on.
     pub from_earliest: bool,
+    /// Names the start: joining once more after an error is told the same as the first time. See
+    /// [`Self::draw_attempt`].
+    pub attempt: u64,
+}
+
+impl BroadcastTake {
+    /// A number that differs from start to start.
+    pub fn draw_attempt() -> u64 {
+        random()
+    }
 }
 
 /// What a receive brought.
@@ -77,15 +88,25 @@ pub struct BroadcastConsumer {
     told: Instant,
     /// Messages that were handed out are not told yet.
     is_behind: bool,
+    /// What the next receive has to say beside messages: an error may come before it can.
+    untold: Polled,
 }
 
 impl BroadcastConsumer {
     /// Asks the cluster where this instance goes on.
     pub async fn join(client: Client, take: BroadcastTake) -> Result<Self, ClientError> {
         let told = Instant::now();
-        let (places, began_anew) = (BTreeMap::new(), Vec::new());
-        let mut joined = Self { client, take, places, began_anew, told, is_behind: false };
-        joined.began_anew = joined.place(false, random()).await?;
+        let attempt = take.attempt;
+        let mut joined = Self {
+            client,
+            take,
+            places: BTreeMap::new(),
+            began_anew: Vec::new(),
+            told,
+            is_behind: false,
+            untold: Polled::default(),
+        };
+        joined.began_anew = joined.place(false, attempt).await?;
         Ok(joined)
     }
 
@@ -106,20 +127,19 @@ impl BroadcastConsumer {
     }
 
     /// Up to as many messages as the take says; none when nothing came in time. What the receive
-    /// before brought counts as handled from here on. After an error nothing was taken: call it again.
+    /// before brought counts as handled from here on. After an error nothing was taken: call again.
     pub async fn receive(&mut self) -> Result<Polled, ClientError> {
         self.handle_all();
-        let mut polled = Polled::default();
         let until = Instant::now() + self.take.wait;
         loop {
             if Instant::now() >= self.due() {
-                polled.anew.extend(self.place(false, 0).await?);
+                let anew = self.place(false, 0).await?;
+                self.untold.anew.extend(anew);
             }
             let left = until.min(self.due()).saturating_duration_since(Instant::now());
-            let lost = self.fetch(left.min(POLL_MAX), &mut polled.messages).await?;
-            polled.lost += lost;
-            if !polled.messages.is_empty() || Instant::now() >= until {
-                return Ok(polled);
+            let messages = self.fetch(left.min(POLL_MAX)).await?;
+            if !messages.is_empty() || Instant::now() >= until {
+                return Ok(Polled { messages, ..std::mem::take(&mut self.untold) });
             }
         }
     }
@@ -233,12 +253,8 @@ impl BroadcastConsumer {
         Ok(anew)
     }
 
-    /// Reads on; how many messages retention had taken.
-    async fn fetch(
-        &mut self,
-        poll: Duration,
-        messages: &mut Vec<Received>,
-    ) -> Result<u64, ClientError> {
+    /// Reads on.
+    async fn fetch(&mut self, poll: Duration) -> Result<Vec<Received>, ClientError> {
         let place = |(name, place): (&String, &Place)| v1::broadcast_fetch_request::Place {
             broker_group: name.clone(),
             positions: place
@@ -257,12 +273,12 @@ impl BroadcastConsumer {
         };
         let request = self.client.request(request, poll + CALL_TIMEOUT);
         let answer = self.client.broadcast().fetch(request).await?.into_inner();
-        let mut lost = 0;
+        let mut messages = Vec::new();
         for part in answer.parts {
             let missing = ClientError::Incomplete { what: "a broker group that was asked" };
             let place = self.places.get_mut(&part.broker_group).ok_or(missing)?;
             place.read = part.next.iter().map(|at| (at.queue, at.offset)).collect();
-            lost += part.lost;
+            self.untold.lost += part.lost;
             if part.messages.is_empty() {
                 // What the filter passed by is told with the next renewal, and is no reason for one.
                 place.handled.clone_from(&place.read);
@@ -272,7 +288,7 @@ impl BroadcastConsumer {
             let topic = self.take.topic.as_str();
             messages.extend(part.messages.into_iter().map(|message| received(topic, message)));
         }
-        Ok(lost)
+        Ok(messages)
     }
 }
 

@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 use crate::base::{BrokerGroupName, ClientId, LogIndex, Millis, NameError, QueueId, QueueOffset};
 use crate::broker::{
     Broker, CommitPlace, Delivered, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart,
-    InstancePlace, JoinAt, LeaveRequest, PlaceRequest, ReceiveError,
+    InstancePlace, JoinAt, LEASE_MAX, LeaveRequest, PlaceRequest, ReceiveError,
 };
 use crate::message::BodyEncoding;
 use crate::wire::raftmq as v1;
@@ -20,7 +20,6 @@ use super::status::unavailable;
 
 /// Shorter ones would end between two commits.
 const LEASE_MIN: Millis = Millis::from_secs(1);
-const LEASE_MAX: Millis = Millis::from_secs(30 * 24 * 60 * 60);
 
 #[derive(Debug)]
 pub(super) struct Broadcast {

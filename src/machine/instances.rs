@@ -1,7 +1,7 @@
 //! Instances that each see everything of a topic: how far each is, for as long as its lease lasts.
 //!
-//! An instance reads the log like a pull and keeps nothing alive: what retention takes before it has
-//! passed it is lost to it, and counted. Only a tick that is *applied* ends a lease, so log order
+//! An instance reads the log like a pull and keeps nothing alive: what retention takes before it
+//! has passed it is lost to it, and counted. Only a tick that is *applied* ends a lease, so log order
 //! alone decides between an instance that comes back and the end of its time. Whoever comes later
 //! than that begins anew, under another incarnation, and positions of the one before move nothing.
 

@@ -104,3 +104,6 @@ fn complete(found: Found, scan: &mut Scan, queues: u32) -> Found {
     }
     found
 }
+
+#[cfg(test)]
+mod tests;

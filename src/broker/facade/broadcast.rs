@@ -14,6 +14,7 @@ use crate::broker::broadcast::{
 use crate::broker::error::{LimitError, NoTopic, ReceiveError};
 use crate::command::JoinAt;
 use crate::filter::TagFilter;
+use crate::machine::QUEUES_MAX;
 
 /// How long the broker group whose turn it is may take to say what it has.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
@@ -21,8 +22,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(50);
 type Fetching<'a> = BoxFuture<'a, Result<FetchedPart, ReceiveError>>;
 
 impl Broker {
-    /// Waits until one of the broker groups has something, or the polling time is over. One part with
-    /// messages, or all that answered without. It may be given up at any moment.
+    /// Waits until one of the broker groups has something, or the polling time is over. One part
+    /// with messages, or all that answered without. It may be given up at any moment.
     pub async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedPart>, ReceiveError> {
         let filter = TagFilter::parse(&request.filter)?;
         if request.max == 0 {
@@ -31,6 +32,7 @@ impl Broker {
                 LimitError { what: "number of messages", value: "0".into(), allowed }.into()
             );
         }
+        self.check_places(request.places.iter().map(|place| place.positions.len()))?;
         let deadline = Instant::now() + request.poll;
         let mut sources = Vec::with_capacity(request.places.len());
         for place in &request.places {
@@ -67,6 +69,7 @@ impl Broker {
         &self,
         request: &PlaceRequest,
     ) -> Result<Vec<InstancePlace>, ReceiveError> {
+        self.check_places(request.places.iter().map(|place| place.positions.len()))?;
         let asks = request.places.is_empty();
         if asks {
             self.resolve_topic(&request.topic, self.default_deadline()).await?;
@@ -89,11 +92,31 @@ impl Broker {
 
     /// The instance's positions go at once.
     pub async fn leave_instance(&self, request: &LeaveRequest) -> Result<(), ReceiveError> {
+        self.check_places(request.incarnations.iter().map(|_| 0))?;
         let leaving = request.incarnations.iter().filter_map(|(broker_group, incarnation)| {
             let replica = self.0.replicas.iter().find(|replica| replica.name == *broker_group)?;
             Some(replica.leave_instance(request, *incarnation))
         });
         join_all(leaving).await.into_iter().collect()
+    }
+
+    /// Each place costs a request of its own, and each position is looked at: no more than there can
+    /// be.
+    fn check_places(
+        &self,
+        positions: impl ExactSizeIterator<Item = usize>,
+    ) -> Result<(), LimitError> {
+        let most = |what, value: usize, most: usize| {
+            let allowed = format!("at most {most}");
+            if value <= most {
+                Ok(())
+            } else {
+                Err(LimitError { what, value: value.to_string(), allowed })
+            }
+        };
+        most("number of broker groups", positions.len(), self.0.replicas.len())?;
+        let mut positions = positions;
+        positions.try_for_each(|count| most("number of positions", count, QUEUES_MAX as usize))
     }
 }
 

@@ -74,7 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Debug)]
 struct Known {
     incarnation: LogIndex,
-    made_by: u8,
+    made_by: u64,
     until: u64,
     lost: u64,
     positions: BTreeMap<u32, u64>,
@@ -91,6 +91,8 @@ struct Run {
 }
 
 const LEASE: u64 = 150;
+/// The attempt of what is no question.
+const COMMIT: u64 = 1_000;
 const FIRST: LogIndex = LogIndex::ZERO;
 
 fn name(instance: u8) -> ClientId {
@@ -151,7 +153,7 @@ impl Run {
             instance: name(instance),
             lease: Millis::new(LEASE),
             begin: JoinAt::Latest,
-            attempt: 1_000,
+            attempt: COMMIT,
             incarnation: None,
             seek: false,
             positions: Vec::new(),
@@ -183,7 +185,7 @@ impl Run {
         assert_eq!(placed, expected);
     }
 
-    fn begin(&mut self, instance: u8, made_by: u8, earliest: bool) {
+    fn begin(&mut self, instance: u8, made_by: u64, earliest: bool) {
         let at = |(start, end): &(u64, u64)| if earliest { *start } else { *end };
         let positions = (0..).zip(self.queues.iter().map(at)).collect();
         let known = Known { incarnation: FIRST, made_by, until: 0, lost: 0, positions };
@@ -192,9 +194,9 @@ impl Run {
 
     fn join(&mut self, instance: u8, attempt: u8, earliest: bool, lease: u64) {
         let expected = match self.known.get(&instance) {
-            Some(known) => known.made_by != attempt,
+            Some(known) => known.made_by != u64::from(attempt),
             None => {
-                self.begin(instance, attempt, earliest);
+                self.begin(instance, attempt.into(), earliest);
                 false
             }
         };
@@ -226,7 +228,7 @@ impl Run {
         }
         let live = self.known.get(&instance).is_some_and(|known| known.incarnation == incarnation);
         if !self.known.contains_key(&instance) {
-            self.begin(instance, 200, false);
+            self.begin(instance, COMMIT, false);
         }
         if live {
             let known = self.known.get_mut(&instance).unwrap();
