@@ -8,28 +8,76 @@ use proptest::prelude::*;
 
 use super::tests::{Bench, names};
 use super::{HandleState, QueueView};
-use crate::base::{ClientId, GroupId, Millis, QueueId, QueueOffset};
+use crate::base::{ClientId, GroupId, GroupName, Millis, QueueId, QueueOffset};
 use crate::command::{
-    Ack, Command, Delivery, DeliveryOutcome, Grant, Granted, Handle, Hold, Release, Renew, Reply,
-    Return,
+    Ack, Begin, Command, CreateGroup, Delivery, DeliveryOutcome, Grant, Granted, Handle, Hold,
+    OrderRule, Release, Renew, Reply, Reset, Return, Start, StartAt, StoreOffset,
 };
 
-const GROUPS: [GroupId; 2] = [GroupId::new(1), GroupId::new(2)];
+const GROUPS: [GroupId; 3] = [GroupId::new(1), GroupId::new(2), LATE];
+/// Begins only when that is decided.
+const LATE: GroupId = GroupId::new(3);
 
 #[derive(Clone, Debug)]
 enum Step {
-    Publish { count: usize },
-    Checkout { group: usize, consumer: u8, attempt: Option<u8>, skip: (u64, u64), at: Vec<u64> },
-    Ack { pick: usize },
-    Hold { pick: usize, millis: u64 },
-    Renew { pick: usize, millis: u64 },
-    Release { group: usize, consumer: u8, millis: u64 },
-    Return { pick: usize, millis: u64 },
-    Tick { limit: u32 },
-    Wait { millis: u64 },
+    Publish {
+        count: usize,
+    },
+    /// `behind` resets: computed before so many of them.
+    Checkout {
+        group: usize,
+        consumer: u8,
+        attempt: Option<u8>,
+        skip: (u64, u64),
+        at: Vec<u64>,
+        behind: u32,
+    },
+    Ack {
+        pick: usize,
+    },
+    Hold {
+        pick: usize,
+        millis: u64,
+    },
+    Renew {
+        pick: usize,
+        millis: u64,
+    },
+    Release {
+        group: usize,
+        consumer: u8,
+        millis: u64,
+    },
+    Return {
+        pick: usize,
+        millis: u64,
+    },
+    Start {
+        at: u64,
+    },
+    Reset {
+        group: usize,
+        to: u64,
+    },
+    Pause {
+        group: usize,
+        paused: bool,
+    },
+    Store {
+        group: usize,
+        offset: u64,
+    },
+    Tick {
+        limit: u32,
+    },
+    Wait {
+        millis: u64,
+    },
     Checkpoint,
     Restart,
-    PowerCut { seed: u64 },
+    PowerCut {
+        seed: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -38,10 +86,16 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (1..6_usize).prop_map(|count| Step::Publish { count }),
         6 => (group.clone(), 0..3_u8, prop::option::of(0..3_u8), (0..40_u64, 0..6_u64),
-              prop::collection::vec(0..45_u64, 0..6))
-            .prop_map(|(group, consumer, attempt, skip, at)| Step::Checkout {
-                group, consumer, attempt, skip, at
+              prop::collection::vec(0..45_u64, 0..6), prop_oneof![9 => Just(0_u32), 1 => Just(1)])
+            .prop_map(|(group, consumer, attempt, skip, at, behind)| Step::Checkout {
+                group, consumer, attempt, skip, at, behind
             }),
+        1 => (0..45_u64).prop_map(|at| Step::Start { at }),
+        1 => (group.clone(), 0..45_u64).prop_map(|(group, to)| Step::Reset { group, to }),
+        1 => (group.clone(), prop_oneof![3 => Just(false), 1 => Just(true)])
+            .prop_map(|(group, paused)| Step::Pause { group, paused }),
+        1 => (group.clone(), 0..45_u64)
+            .prop_map(|(group, offset)| Step::Store { group, offset }),
         5 => (0..64_usize).prop_map(|pick| Step::Ack { pick }),
         2 => (0..64_usize, millis.clone()).prop_map(|(pick, millis)| Step::Hold { pick, millis }),
         2 => (0..64_usize, millis.clone()).prop_map(|(pick, millis)| Step::Renew { pick, millis }),
@@ -87,6 +141,17 @@ struct Model {
     /// Checkouts that still have something: consumer, attempt, first deadline.
     checkouts: BTreeMap<u64, (GroupId, u8, Option<u8>, u64)>,
     last_checkout: u64,
+    /// What else is known of a group.
+    standing: BTreeMap<GroupId, Standing>,
+}
+
+#[derive(Default)]
+struct Standing {
+    epoch: u32,
+    /// Handles of checkouts up to this one are stale.
+    barred: u64,
+    paused: bool,
+    stored: Option<u64>,
 }
 
 impl Model {
@@ -111,6 +176,40 @@ impl Model {
             _ => None,
         });
         all.filter(|handle| which(handle)).collect()
+    }
+
+    fn standing(&mut self, group: GroupId) -> &mut Standing {
+        self.standing.entry(group).or_default()
+    }
+
+    fn has_begun(&self, group: GroupId) -> bool {
+        group != LATE || self.groups.contains_key(&group)
+    }
+
+    /// The group begins at `to` in its queue, whatever it had.
+    fn put(&mut self, group: GroupId, to: u64) {
+        let to = usize::try_from(to.min(self.end)).unwrap();
+        self.groups.insert(group, vec![At::Done; to]);
+        let barred = self.last_checkout;
+        let standing = self.standing(group);
+        standing.epoch += 1;
+        standing.barred = barred;
+        if let Some(stored) = &mut standing.stored {
+            *stored = to as u64;
+        }
+    }
+
+    fn store(&mut self, group: GroupId, offset: u64) {
+        let at = offset.min(self.end);
+        if self.standing(group).stored.is_some_and(|stored| at < stored) {
+            self.put(group, at);
+        } else {
+            let offsets = self.groups.entry(group).or_default();
+            let count = usize::try_from(at).unwrap();
+            offsets.resize(offsets.len().max(count), At::Done);
+            offsets[..count].fill(At::Done);
+        }
+        self.standing(group).stored = Some(at);
     }
 
     /// Forgets checkouts of which nothing is in flight any more.
@@ -180,6 +279,13 @@ impl Run {
     fn new() -> Self {
         let mut bench = Bench::with_topic(1);
         bench.apply(names::group("audit"));
+        bench.apply(Command::CreateGroup(CreateGroup {
+            name: GroupName::new("late").unwrap(),
+            attempts_max: 16,
+            backoff: Vec::new(),
+            rule: OrderRule::default(),
+            begin: Begin { start: StartAt::Latest, paused: false },
+        }));
         Self { bench, model: Model::default(), handles: Vec::new() }
     }
 
@@ -199,9 +305,20 @@ impl Run {
                 self.bench.publish(0, count);
                 self.model.end += count as u64;
             }
-            Step::Checkout { group, consumer, attempt, skip, ref at } => {
-                self.checkout(GROUPS[group], consumer, attempt, (skip, at));
+            Step::Checkout { group, consumer, attempt, skip, ref at, behind } => {
+                let group = GROUPS[group];
+                let epoch = self.model.standing(group).epoch;
+                let epoch = epoch.saturating_sub(behind);
+                self.checkout((group, epoch), consumer, attempt, (skip, at));
             }
+            Step::Start { at } => self.start(at),
+            Step::Reset { group, to } => self.reset(GROUPS[group], to),
+            Step::Pause { group, paused } => {
+                let group = GROUPS[group];
+                self.bench.apply(Command::Pause { group, paused });
+                self.model.standing(group).paused = paused;
+            }
+            Step::Store { group, offset } => self.store(GROUPS[group], offset),
             Step::Ack { pick } => self.ack(pick),
             Step::Hold { pick, millis } => self.hold(pick, millis),
             Step::Renew { pick, millis } => self.renew(pick, millis),
@@ -229,15 +346,51 @@ impl Run {
         assert_eq!(self.bench.hashes(), hashes);
     }
 
+    fn start(&mut self, at: u64) {
+        let offsets = vec![QueueOffset::new(at)];
+        let start = Start { group: LATE, topic: names::TOPIC, offsets };
+        assert_eq!(self.bench.reply(Command::Start(start)), Reply::Done);
+        if !self.model.has_begun(LATE) {
+            let at = usize::try_from(at.min(self.model.end)).unwrap();
+            self.model.groups.insert(LATE, vec![At::Done; at]);
+        }
+    }
+
+    fn reset(&mut self, group: GroupId, to: u64) {
+        let offsets = vec![(QueueId::new(0), QueueOffset::new(to))];
+        let reply = self.bench.reply(Command::Reset(Reset { group, topic: names::TOPIC, offsets }));
+        if self.model.has_begun(group) {
+            self.model.put(group, to);
+            assert_eq!(reply, Reply::Reset { epoch: self.model.standing(group).epoch });
+        } else {
+            assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
+        }
+    }
+
+    fn store(&mut self, group: GroupId, offset: u64) {
+        let (topic, queue) = (names::TOPIC, QueueId::new(0));
+        let store = StoreOffset { group, topic, queue, offset: QueueOffset::new(offset) };
+        let reply = self.bench.reply(Command::StoreOffset(store));
+        if self.model.has_begun(group) {
+            self.model.store(group, offset);
+            assert_eq!(reply, Reply::Done);
+        } else {
+            assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
+        }
+        let stored = self.bench.machine.state().stored_offset((group, topic), queue);
+        assert_eq!(stored.map(QueueOffset::get), self.model.standing(group).stored);
+    }
+
     fn checkout(
         &mut self,
-        group: GroupId,
+        (group, epoch): (GroupId, u32),
         who: u8,
         attempt: Option<u8>,
         (skip, at): ((u64, u64), &Vec<u64>),
     ) {
         let mut checkout = self.bench.checkout("x", &[]);
         checkout.group = group;
+        checkout.epoch = epoch;
         checkout.consumer = consumer(who);
         checkout.attempt_id = attempt.map(|attempt| attempt.to_string());
         checkout.invisible = Millis::new(1_000);
@@ -247,7 +400,13 @@ impl Run {
         checkout.takes[0].grants = at.iter().map(grant).collect();
         let got = self.bench.check_out(checkout).granted;
         let now = self.bench.stamp;
-        let expected = self.expect_again(group, attempt).unwrap_or_else(|| {
+        let standing = self.model.standing(group);
+        let open = standing.epoch == epoch && !standing.paused && self.model.has_begun(group);
+        let again = self.expect_again(group, attempt).filter(|_| open);
+        let expected = again.unwrap_or_else(|| {
+            if !open {
+                return Vec::new();
+            }
             self.model.skip(group, skip.0, skip.0 + skip.1);
             self.expect_new(group, at, now)
         });
@@ -318,10 +477,11 @@ impl Run {
         let Some(handle) = self.pick(pick) else { return };
         let outcome = self.bench.deliver(Delivery::Ack(Ack { handle }));
         let live = self.model.live(&handle);
-        let at = self.model.at(&handle).unwrap();
-        let done = live || *at == At::Done;
+        let barred = handle.checkout.get() <= self.model.standing(handle.group).barred;
+        let at = self.model.at(&handle);
+        let done = live || at.as_deref() == Some(&At::Done) && !barred;
         if live {
-            *at = At::Done;
+            *at.unwrap() = At::Done;
         }
         let expected = if done { DeliveryOutcome::Done } else { DeliveryOutcome::Stale };
         assert_eq!(outcome, expected);
@@ -333,12 +493,13 @@ impl Run {
         let outcome = self.bench.deliver(Delivery::Hold(hold));
         let due = (self.bench.stamp + millis, self.model.set + 1);
         let live = self.model.live(&handle);
-        let at = self.model.at(&handle).unwrap();
-        let repeated = matches!(at, At::Ready { last, .. } if *last == handle) && millis == 0;
+        let at = self.model.at(&handle);
+        let last = matches!(&at, Some(At::Ready { last, .. }) if *last == handle);
+        let repeated = last && millis == 0;
         if live && millis == 0 {
-            *at = At::Ready { attempt: handle.attempt, last: handle };
+            *at.unwrap() = At::Ready { attempt: handle.attempt, last: handle };
         } else if live {
-            *at = At::Flying { handle, due, held: true };
+            *at.unwrap() = At::Flying { handle, due, held: true };
             self.model.set += 1;
         }
         let done = live || repeated;

@@ -3,6 +3,7 @@
 mod backlog;
 mod bench;
 mod checkpoints;
+mod cursors;
 mod delay;
 mod deliveries;
 mod golden;

@@ -319,6 +319,7 @@ fn checkout(
         auto_renew: random.below(2) == 0,
         subscription_version: 0,
         takes,
+        epoch: 0,
     }))
 }
 
