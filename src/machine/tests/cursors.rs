@@ -207,7 +207,7 @@ fn a_reset_replaces_whatever_a_group_has() {
     }
     let renew = Renew { checkouts: vec![CheckoutId::new(1)], invisible: Millis::new(1) };
     assert_eq!(bench.deliver(Delivery::Renew(renew)), DeliveryOutcome::Done);
-    let consumer = checkout.consumer.clone();
+    let consumer = checkout.consumer;
     let release = Release { group, consumer, invisible: Millis::ZERO };
     assert_eq!(bench.deliver(Delivery::Release(release)), DeliveryOutcome::Done);
     // An attempt of before is not served again, and attempts count from 1.
