@@ -122,12 +122,14 @@ impl Replica {
             Some(queue) if queue.get() < queues => queue.get()..queue.get() + 1,
             Some(queue) => return Err(no_queue(queue, queues).into()),
         };
-        self.begin_and_know(group, topic).await?;
+        if !request.dry_run {
+            self.begin_and_know(group, topic).await?;
+        }
         let previews = self.group.read(|state| {
             let preview = |queue| {
                 let queue = QueueId::new(queue);
                 let to = resolve(state, topic, queue, request.to)?;
-                Ok((queue, state.reset_preview((group, topic), queue, to)))
+                Ok((queue, preview(state, (group, topic), (queue, to))?))
             };
             chosen.map(preview).collect::<io::Result<Vec<_>>>()
         });
@@ -186,21 +188,25 @@ impl Replica {
 
     /// What a reader of the group stored last; without that, where the group is or begins. `None` when
     /// it has no place in the queue yet. The state here must be current.
-    pub(super) async fn offset_of_group(
+    pub(super) fn offset_of_group(
         &self,
         (group, topic): (&GroupName, &TopicName),
         queue: QueueId,
     ) -> Result<Option<QueueOffset>, OffsetError> {
         let Some((group, topic, queues)) = self.place_of(group, topic) else { return Ok(None) };
         check_queue(queue, queues)?;
-        self.begin_and_know(group, topic).await?;
-        Ok(self.group.read(|state| {
+        let found = self.group.read(|state| {
             let pair = (group, topic);
-            let stored = state.stored_offset(pair, queue);
-            let begun =
-                state.knows(pair).then(|| state.reset_preview(pair, queue, QueueOffset::ZERO));
-            stored.or_else(|| begun.map(|preview| preview.from))
-        }))
+            if let Some(stored) = state.stored_offset(pair, queue) {
+                return Ok(Some(stored));
+            }
+            if let Some(begin) = begin_in(state, pair, queue)? {
+                return Ok(Some(begin));
+            }
+            let here = || state.reset_preview(pair, queue, QueueOffset::ZERO).from;
+            Ok(state.knows(pair).then(here))
+        });
+        found.map_err(|error: io::Error| unread(&error).into())
     }
 
     /// Everything before `offset` is done with.
@@ -259,20 +265,34 @@ impl Replica {
 }
 
 /// Where a group would begin in a topic; `None` when that is decided.
-fn begin(
+fn begin(state: &State, pair: (GroupId, TopicId)) -> io::Result<Option<Vec<QueueOffset>>> {
+    let queues = state.topic_by_id(pair.1).map_or(0, |topic| topic.queues);
+    (0..queues).map(|queue| begin_in(state, pair, QueueId::new(queue))).collect()
+}
+
+/// The same for one queue.
+fn begin_in(
     state: &State,
     (group, topic): (GroupId, TopicId),
-) -> io::Result<Option<Vec<QueueOffset>>> {
+    queue: QueueId,
+) -> io::Result<Option<QueueOffset>> {
     if state.has_begun(group, topic) {
         return Ok(None);
     }
-    let (Some(start), Some(queues)) =
-        (state.group_start(group), state.topic_by_id(topic).map(|topic| topic.queues))
-    else {
-        return Ok(None);
-    };
-    let offsets = (0..queues).map(|queue| state.offset_at(topic, QueueId::new(queue), start));
-    offsets.collect::<io::Result<Vec<_>>>().map(Some)
+    state.group_start(group).map(|start| state.offset_at(topic, queue, start)).transpose()
+}
+
+/// What a reset would do, also where the group has not begun: there it would begin elsewhere.
+fn preview(
+    state: &State,
+    pair: (GroupId, TopicId),
+    (queue, to): (QueueId, QueueOffset),
+) -> io::Result<ResetPreview> {
+    let preview = state.reset_preview(pair, queue, to);
+    let Some(from) = begin_in(state, pair, queue)? else { return Ok(preview) };
+    let (from_number, to_number) = (from.get(), preview.to.get());
+    let again = from_number.saturating_sub(to_number);
+    Ok(ResetPreview { from, again, passed_by: to_number.saturating_sub(from_number), ..preview })
 }
 
 fn resolve(state: &State, topic: TopicId, queue: QueueId, to: ResetTo) -> io::Result<QueueOffset> {

@@ -170,13 +170,15 @@ impl Replica {
         wish: &Wish<'_>,
         desk: &Arc<Mutex<Desk>>,
     ) -> Result<Taken, Declined> {
-        if self.group.read(|state| state.is_paused(wish.group)) {
+        let attempt = request.attempt_id.as_deref().unwrap_or_default();
+        let (paused, repeated) = self.group.read(|state| {
+            let repeated = state.checkout_of_attempt(wish.group, wish.topic, attempt);
+            (state.is_paused(wish.group), repeated)
+        });
+        if paused {
             // Resuming wakes whoever waits.
             return Ok(Taken::default());
         }
-        let attempt = request.attempt_id.as_deref().unwrap_or_default();
-        let repeated =
-            self.group.read(|state| state.checkout_of_attempt(wish.group, wish.topic, attempt));
         if let Some(granted) = repeated.filter(|granted| !granted.is_empty()) {
             let parcels = self.parcels(wish, &granted)?;
             return Ok(Taken { parcels, ..Taken::default() });
@@ -198,17 +200,7 @@ impl Replica {
             // All were look-alikes, which the next scan passes by.
             return Ok(Taken { more: true, ..Taken::default() });
         }
-        let checkout = Checkout {
-            group: wish.group,
-            topic: wish.topic,
-            consumer: request.client.clone(),
-            attempt_id: request.attempt_id.clone(),
-            invisible: request.invisible,
-            auto_renew: request.auto_renew,
-            subscription_version,
-            takes,
-            epoch,
-        };
+        let checkout = checkout((request, wish), takes, (subscription_version, epoch));
         let unasked = Mutant::DeliverUncommitted.is_on().then(|| guessed(&checkout));
         let submitted = self.lane.submit(Delivery::Checkout(checkout), self.default_deadline());
         let outcome = match unasked {
@@ -384,6 +376,25 @@ impl Replica {
             });
         }
         Ok(delivered)
+    }
+}
+
+/// What a poll asks of the log; `version` and `epoch` are what its takes were computed under (R4).
+fn checkout(
+    (request, wish): (&ReceiveRequest, &Wish<'_>),
+    takes: Vec<Take>,
+    (version, epoch): (u32, u32),
+) -> Checkout {
+    Checkout {
+        group: wish.group,
+        topic: wish.topic,
+        consumer: request.client.clone(),
+        attempt_id: request.attempt_id.clone(),
+        invisible: request.invisible,
+        auto_renew: request.auto_renew,
+        subscription_version: version,
+        takes,
+        epoch,
     }
 }
 

@@ -2,11 +2,13 @@
 //!
 //! What it is: [`Client`], one connection to one node; on it [`Producer`], which sends with a window
 //! over several connections, [`SimpleConsumer`], [`PushConsumer`], [`PullConsumer`], and
-//! [`BroadcastConsumer`], which sees everything. Messages go by `apache.rocketmq.v2`, the last one's by `raftmq.v1.Broadcast`, the
-//! rest by `raftmq.v1.Admin`. Its values derive serde, because the command line prints them.
+//! [`BroadcastConsumer`], which sees everything. Messages go by `apache.rocketmq.v2`, the last one's
+//! by `raftmq.v1.Broadcast`, the rest by `raftmq.v1.Admin`. Its values derive serde, because the
+//! command line prints them.
 //! Promises: an `Ok` is what the broker said, and a refusal carries its code and text; nothing is
 //! repeated on its own account, so an unknown outcome stays visible.
-//! Never: state that outlives a call, background tasks, or generated types in its signatures.
+//! Never: state that outlives a call (but for the places that a [`PullConsumer`] was given),
+//! background tasks, or generated types in its signatures.
 
 mod admin;
 mod dead_letters;

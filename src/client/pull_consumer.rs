@@ -89,7 +89,7 @@ impl PullConsumer {
     /// The first messages that one of its queues has, at most `max`; waits at each in turn for a part
     /// of `wait`. Where a queue lost what was asked for, it goes on at its first message.
     pub async fn poll(&mut self, max: u32, wait: Duration) -> Result<Vec<Received>, ClientError> {
-        let behind = self.positions.range(self.last.map_or(0, |last| last + 1)..);
+        let behind = self.positions.range(self.last.map_or(0, |last| last.saturating_add(1))..);
         let order: Vec<u32> = behind.chain(&self.positions).map(|(queue, _)| *queue).collect();
         let count = self.positions.len();
         let each = wait / u32::try_from(count.max(1)).unwrap_or(u32::MAX);

@@ -9,31 +9,85 @@ use proptest::prelude::*;
 
 use super::tests::{Bench, names};
 use super::{HandleState, QueueView, Standing};
-use crate::base::{ClientId, GroupId, Millis, QueueId, QueueOffset};
+use crate::base::{ClientId, GroupId, GroupName, Millis, QueueId, QueueOffset};
 use crate::command::{
-    Ack, Command, Delivery, DeliveryOutcome, GiveUp, Grant, Granted, Handle, Hold, Redrive,
-    Redriven, Release, Renew, Reply, Return, UpdateGroup,
+    Ack, Begin, Command, CreateGroup, Delivery, DeliveryOutcome, GiveUp, Grant, Granted, Handle,
+    Hold, OrderRule, Redrive, Redriven, Release, Renew, Reply, Reset, Return, Start, StartAt,
+    StoreOffset, UpdateGroup,
 };
 
-const GROUPS: [GroupId; 2] = [GroupId::new(1), GroupId::new(2)];
+const GROUPS: [GroupId; 3] = [GroupId::new(1), GroupId::new(2), LATE];
+/// Begins only when that is decided.
+const LATE: GroupId = GroupId::new(3);
 const ATTEMPTS_MAX: u32 = 2;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Publish { count: usize },
-    Checkout { group: usize, consumer: u8, attempt: Option<u8>, skip: (u64, u64), at: Vec<u64> },
-    Ack { pick: usize },
-    Hold { pick: usize, millis: u64 },
-    Renew { pick: usize, millis: u64 },
-    Release { group: usize, consumer: u8, millis: u64 },
-    Return { pick: usize, millis: u64 },
-    GiveUp { pick: usize },
-    Redrive { group: usize, letters: Vec<u64> },
-    Tick { limit: u32 },
-    Wait { millis: u64 },
+    Publish {
+        count: usize,
+    },
+    /// `behind` resets: computed before so many of them.
+    Checkout {
+        group: usize,
+        consumer: u8,
+        attempt: Option<u8>,
+        skip: (u64, u64),
+        at: Vec<u64>,
+        behind: u32,
+    },
+    Ack {
+        pick: usize,
+    },
+    Hold {
+        pick: usize,
+        millis: u64,
+    },
+    Renew {
+        pick: usize,
+        millis: u64,
+    },
+    Release {
+        group: usize,
+        consumer: u8,
+        millis: u64,
+    },
+    Return {
+        pick: usize,
+        millis: u64,
+    },
+    GiveUp {
+        pick: usize,
+    },
+    Redrive {
+        group: usize,
+        letters: Vec<u64>,
+    },
+    Start {
+        at: u64,
+    },
+    Reset {
+        group: usize,
+        to: u64,
+    },
+    Pause {
+        group: usize,
+        paused: bool,
+    },
+    Store {
+        group: usize,
+        offset: u64,
+    },
+    Tick {
+        limit: u32,
+    },
+    Wait {
+        millis: u64,
+    },
     Checkpoint,
     Restart,
-    PowerCut { seed: u64 },
+    PowerCut {
+        seed: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -42,10 +96,16 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (1..6_usize).prop_map(|count| Step::Publish { count }),
         6 => (group.clone(), 0..3_u8, prop::option::of(0..3_u8), (0..40_u64, 0..6_u64),
-              prop::collection::vec(0..45_u64, 0..6))
-            .prop_map(|(group, consumer, attempt, skip, at)| Step::Checkout {
-                group, consumer, attempt, skip, at
+              prop::collection::vec(0..45_u64, 0..6), prop_oneof![9 => Just(0_u32), 1 => Just(1)])
+            .prop_map(|(group, consumer, attempt, skip, at, behind)| Step::Checkout {
+                group, consumer, attempt, skip, at, behind
             }),
+        1 => (0..45_u64).prop_map(|at| Step::Start { at }),
+        1 => (group.clone(), 0..45_u64).prop_map(|(group, to)| Step::Reset { group, to }),
+        1 => (group.clone(), prop_oneof![3 => Just(false), 1 => Just(true)])
+            .prop_map(|(group, paused)| Step::Pause { group, paused }),
+        1 => (group.clone(), 0..45_u64)
+            .prop_map(|(group, offset)| Step::Store { group, offset }),
         5 => (0..64_usize).prop_map(|pick| Step::Ack { pick }),
         2 => (0..64_usize, millis.clone()).prop_map(|(pick, millis)| Step::Hold { pick, millis }),
         2 => (0..64_usize, millis.clone()).prop_map(|(pick, millis)| Step::Renew { pick, millis }),
@@ -89,6 +149,12 @@ enum At {
     Done,
 }
 
+/// Everything here is done with, but what is dead.
+fn settle_all(offsets: &mut [At]) {
+    let done = |at: &&mut At| !matches!(at, At::Dead { .. });
+    offsets.iter_mut().filter(done).for_each(|at| *at = At::Done);
+}
+
 /// One queue, as each group sees it: one entry for each offset below `next`.
 #[derive(Default)]
 struct Model {
@@ -101,6 +167,19 @@ struct Model {
     last_checkout: u64,
     /// Dead letters so far.
     letters: BTreeMap<GroupId, u64>,
+    /// What else is known of a group.
+    known: BTreeMap<GroupId, Known>,
+    /// Dead letters that were not redriven: the deliveries after which they died.
+    rows: BTreeMap<(GroupId, u64), Handle>,
+}
+
+#[derive(Default)]
+struct Known {
+    epoch: u32,
+    /// Handles of checkouts up to this one are stale.
+    barred: u64,
+    paused: bool,
+    stored: Option<u64>,
 }
 
 impl Model {
@@ -120,13 +199,16 @@ impl Model {
 
     /// A delivery ended without an ack.
     fn fail(&mut self, handle: Handle, given_up: bool) {
-        *self.at(&handle).unwrap() = if given_up || handle.attempt >= ATTEMPTS_MAX {
+        let next = if given_up || handle.attempt >= ATTEMPTS_MAX {
             let letters = self.letters.entry(handle.group).or_default();
             *letters += 1;
-            At::Dead { letter: *letters - 1, last: handle }
+            let letter = *letters - 1;
+            self.rows.insert((handle.group, letter), handle);
+            At::Dead { letter, last: handle }
         } else {
             At::Ready { attempt: handle.attempt, last: handle }
         };
+        *self.at(&handle).unwrap() = next;
     }
 
     /// Handles of a group that satisfy `which`, in the order of offsets.
@@ -136,6 +218,42 @@ impl Model {
             _ => None,
         });
         all.filter(|handle| which(handle)).collect()
+    }
+
+    fn known(&mut self, group: GroupId) -> &mut Known {
+        self.known.entry(group).or_default()
+    }
+
+    fn has_begun(&self, group: GroupId) -> bool {
+        group != LATE || self.groups.contains_key(&group)
+    }
+
+    /// The group begins at `to` in its queue, whatever it had.
+    fn put(&mut self, group: GroupId, to: u64) {
+        let to = usize::try_from(to.min(self.end)).unwrap();
+        let offsets = self.groups.entry(group).or_default();
+        offsets.resize(to, At::Done);
+        settle_all(offsets);
+        let barred = self.last_checkout;
+        let standing = self.known(group);
+        standing.epoch += 1;
+        standing.barred = barred;
+        if let Some(stored) = &mut standing.stored {
+            *stored = to as u64;
+        }
+    }
+
+    fn store(&mut self, group: GroupId, offset: u64) {
+        let at = offset.min(self.end);
+        if self.known(group).stored.is_some_and(|stored| at < stored) {
+            self.put(group, at);
+        } else {
+            let offsets = self.groups.entry(group).or_default();
+            let count = usize::try_from(at).unwrap();
+            offsets.resize(offsets.len().max(count), At::Done);
+            settle_all(&mut offsets[..count]);
+        }
+        self.known(group).stored = Some(at);
     }
 
     /// Forgets checkouts of which nothing is in flight any more.
@@ -205,11 +323,19 @@ impl Run {
     fn new() -> Self {
         let mut bench = Bench::with_topic(1);
         bench.apply(names::group("audit"));
-        for group in GROUPS {
+        for group in [GROUPS[0], GROUPS[1]] {
             let attempts_max = Some(ATTEMPTS_MAX);
             let update = UpdateGroup { group, attempts_max, backoff: None, dead_keep: None };
             bench.apply(Command::UpdateGroup(update));
         }
+        bench.apply(Command::CreateGroup(CreateGroup {
+            name: GroupName::new("late").unwrap(),
+            attempts_max: ATTEMPTS_MAX,
+            backoff: Vec::new().into(),
+            rule: OrderRule::default(),
+            dead_keep: None,
+            begin: Begin { start: StartAt::Latest, paused: false },
+        }));
         Self { bench, model: Model::default(), handles: Vec::new() }
     }
 
@@ -229,9 +355,20 @@ impl Run {
                 self.bench.publish(0, count);
                 self.model.end += count as u64;
             }
-            Step::Checkout { group, consumer, attempt, skip, ref at } => {
-                self.checkout(GROUPS[group], consumer, attempt, (skip, at));
+            Step::Checkout { group, consumer, attempt, skip, ref at, behind } => {
+                let group = GROUPS[group];
+                let epoch = self.model.known(group).epoch;
+                let epoch = epoch.saturating_sub(behind);
+                self.checkout((group, epoch), consumer, attempt, (skip, at));
             }
+            Step::Start { at } => self.start(at),
+            Step::Reset { group, to } => self.reset(GROUPS[group], to),
+            Step::Pause { group, paused } => {
+                let group = GROUPS[group];
+                self.bench.apply(Command::Pause { group, paused });
+                self.model.known(group).paused = paused;
+            }
+            Step::Store { group, offset } => self.store(GROUPS[group], offset),
             Step::Ack { pick } => self.ack(pick),
             Step::Hold { pick, millis } => self.hold(pick, millis),
             Step::Renew { pick, millis } => self.renew(pick, millis),
@@ -261,15 +398,51 @@ impl Run {
         assert_eq!(self.bench.hashes(), hashes);
     }
 
+    fn start(&mut self, at: u64) {
+        let offsets = vec![QueueOffset::new(at)];
+        let start = Start { group: LATE, topic: names::TOPIC, offsets };
+        assert_eq!(self.bench.reply(Command::Start(start)), Reply::Done);
+        if !self.model.has_begun(LATE) {
+            let at = usize::try_from(at.min(self.model.end)).unwrap();
+            self.model.groups.insert(LATE, vec![At::Done; at]);
+        }
+    }
+
+    fn reset(&mut self, group: GroupId, to: u64) {
+        let offsets = vec![(QueueId::new(0), QueueOffset::new(to))];
+        let reply = self.bench.reply(Command::Reset(Reset { group, topic: names::TOPIC, offsets }));
+        if self.model.has_begun(group) {
+            self.model.put(group, to);
+            assert_eq!(reply, Reply::Reset { epoch: self.model.known(group).epoch });
+        } else {
+            assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
+        }
+    }
+
+    fn store(&mut self, group: GroupId, offset: u64) {
+        let (topic, queue) = (names::TOPIC, QueueId::new(0));
+        let store = StoreOffset { group, topic, queue, offset: QueueOffset::new(offset) };
+        let reply = self.bench.reply(Command::StoreOffset(store));
+        if self.model.has_begun(group) {
+            self.model.store(group, offset);
+            assert_eq!(reply, Reply::Done);
+        } else {
+            assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
+        }
+        let stored = self.bench.machine.state().stored_offset((group, topic), queue);
+        assert_eq!(stored.map(QueueOffset::get), self.model.known(group).stored);
+    }
+
     fn checkout(
         &mut self,
-        group: GroupId,
+        (group, epoch): (GroupId, u32),
         who: u8,
         attempt: Option<u8>,
         (skip, at): ((u64, u64), &Vec<u64>),
     ) {
         let mut checkout = self.bench.checkout("x", &[]);
         checkout.group = group;
+        checkout.epoch = epoch;
         checkout.consumer = consumer(who);
         checkout.attempt_id = attempt.map(|attempt| attempt.to_string());
         checkout.invisible = Millis::new(1_000);
@@ -279,7 +452,13 @@ impl Run {
         checkout.takes[0].grants = at.iter().map(grant).collect();
         let got = self.bench.check_out(checkout).granted;
         let now = self.bench.stamp;
-        let expected = self.expect_again(group, attempt).unwrap_or_else(|| {
+        let standing = self.model.known(group);
+        let open = standing.epoch == epoch && !standing.paused && self.model.has_begun(group);
+        let again = self.expect_again(group, attempt).filter(|_| open);
+        let expected = again.unwrap_or_else(|| {
+            if !open {
+                return Vec::new();
+            }
             self.model.skip(group, skip.0, skip.0 + skip.1);
             self.expect_new(group, at, now)
         });
@@ -350,10 +529,11 @@ impl Run {
         let Some(handle) = self.pick(pick) else { return };
         let outcome = self.bench.deliver(Delivery::Ack(Ack { handle }));
         let live = self.model.live(&handle);
-        let at = self.model.at(&handle).unwrap();
-        let done = live || *at == At::Done;
+        let barred = handle.checkout.get() <= self.model.known(handle.group).barred;
+        let at = self.model.at(&handle);
+        let done = live || at.as_deref() == Some(&At::Done) && !barred;
         if live {
-            *at = At::Done;
+            *at.unwrap() = At::Done;
         }
         let expected = if done { DeliveryOutcome::Done } else { DeliveryOutcome::Stale };
         assert_eq!(outcome, expected);
@@ -365,13 +545,14 @@ impl Run {
         let outcome = self.bench.deliver(Delivery::Hold(hold));
         let due = (self.bench.stamp + millis, self.model.set + 1);
         let live = self.model.live(&handle);
-        let at = self.model.at(&handle).unwrap();
+        let at = self.model.at(&handle);
         let again = |last: &Handle| *last == handle && millis == 0;
-        let repeated = matches!(at, At::Ready { last, .. } | At::Dead { last, .. } if again(last));
+        let repeated =
+            matches!(at, Some(At::Ready { last, .. } | At::Dead { last, .. }) if again(last));
         if live && millis == 0 {
             self.model.fail(handle, false);
         } else if live {
-            *at = At::Flying { handle, due, held: true };
+            *at.unwrap() = At::Flying { handle, due, held: true };
             self.model.set += 1;
         }
         let done = live || repeated;
@@ -451,7 +632,8 @@ impl Run {
         let given = GiveUp { handle, otherwise: Millis::new(1_000) };
         let outcome = self.bench.deliver(Delivery::GiveUp(given));
         let live = self.model.live(&handle);
-        let over = matches!(self.model.at(&handle).unwrap(), At::Dead { .. } | At::Done);
+        let barred = handle.checkout.get() <= self.model.known(handle.group).barred;
+        let over = matches!(self.model.at(&handle), Some(At::Dead { .. } | At::Done)) && !barred;
         if live {
             self.model.fail(handle, true);
         }
@@ -464,14 +646,16 @@ impl Run {
         let Some(topic) = self.bench.machine.state().dead_letters_topic(group) else { return };
         let mut expected = Vec::new();
         for letter in letters {
-            let offsets = self.model.groups.entry(group).or_default();
-            let dead = |at: &&mut At| matches!(at, At::Dead { letter: of, .. } if of == letter);
-            let Some(at) = offsets.iter_mut().find(dead) else {
+            let Some(last) = self.model.rows.remove(&(group, *letter)) else {
                 expected.push(Redriven::NotFound);
                 continue;
             };
-            let At::Dead { last, .. } = *at else { unreachable!("found as dead") };
-            *at = At::Ready { attempt: 0, last: Handle { attempt: 0, ..last } };
+            // One that a reset has brought back is with its group already.
+            if let Some(at) = self.model.at(&last)
+                && matches!(at, At::Dead { letter: of, .. } if of == letter)
+            {
+                *at = At::Ready { attempt: 0, last: Handle { attempt: 0, ..last } };
+            }
             expected.push(Redriven::Done);
         }
         let letters = letters.iter().copied().map(QueueOffset::new).collect();
@@ -483,7 +667,6 @@ impl Run {
     fn compare_standing(&self, group: GroupId) {
         let state = self.bench.machine.state();
         let queue = QueueId::new(0);
-        let mut dead = BTreeMap::new();
         for offset in 0..self.model.end {
             let offsets = self.model.groups.get(&group);
             let known = offsets.and_then(|all| all.get(usize::try_from(offset).unwrap()));
@@ -491,10 +674,7 @@ impl Run {
                 None | Some(At::Free) => Standing::NotHandedOut,
                 Some(At::Flying { .. } | At::Waiting { .. }) => Standing::InFlight,
                 Some(At::Ready { .. }) => Standing::Ready,
-                Some(At::Dead { letter, last }) => {
-                    dead.insert(*letter, (offset, last.attempt, last.checkout));
-                    Standing::Dead
-                }
+                Some(At::Dead { .. }) => Standing::Dead,
                 Some(At::Done) => Standing::Done,
             };
             let found = state.standing((group, names::TOPIC), queue, QueueOffset::new(offset));
@@ -503,7 +683,10 @@ impl Run {
         let letters = state.dead_letters(group, None).map(|(at, letter)| {
             (at.get(), (letter.offset.get(), letter.attempts, letter.checkout))
         });
-        assert!(letters.eq(dead));
+        let rows = self.model.rows.iter().filter(|((of, _), _)| *of == group);
+        let rows = rows
+            .map(|((_, letter), last)| (*letter, (last.offset.get(), last.attempt, last.checkout)));
+        assert!(letters.eq(rows));
     }
 
     fn tick(&mut self, limit: u32) {

@@ -27,6 +27,7 @@ mod limits;
 mod malformed;
 mod membership;
 mod name_server;
+mod offsets;
 mod polls;
 mod priority;
 mod ordered;

@@ -386,7 +386,7 @@ async fn bytes_that_are_no_message_of_ours_are_a_grpc_error() {
     let status = call("NoSuchRpc", vec![]).await.unwrap_err();
     assert_eq!(status.code(), GrpcCode::Unimplemented);
     for rpc in ["PullMessage", "UpdateOffset", "GetOffset", "QueryOffset", "RecallMessage"] {
-        // Not there yet: clients understand both forms.
+        // Without their fields they are refused: clients understand both forms.
         match call(rpc, vec![]).await {
             Ok(bytes) => assert!(!bytes.is_empty(), "{rpc}: an answer carries a status"),
             Err(status) => assert_eq!(status.code(), GrpcCode::Unimplemented, "{rpc}: {status:?}"),

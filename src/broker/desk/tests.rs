@@ -11,7 +11,7 @@ use super::*;
 use crate::base::{ClientId, GroupName, LogIndex, LogPosition, Millis, Term, TopicName, UtcMillis};
 use crate::command::{
     Begin, Checkout, Command, CreateGroup, CreateTopic, Delivery, Granted, OrderRule, Publish,
-    PublishItem, Reply, Subscribe,
+    PublishItem, Reply, Reset, Subscribe,
 };
 use crate::env::sim::Sim;
 use crate::machine::{Entry, Machine, Options};
@@ -336,10 +336,82 @@ fn what_nobody_wants_stops_being_a_backlog_though_nothing_is_handed_out() {
     let start = Duration::from_secs(100);
     assert_eq!(bench.desk.overdue_skips(start), None, "the runs are new to the rounds");
     assert_eq!(bench.desk.overdue_skips(start + SKIP_AGE - Duration::from_millis(1)), None);
-    let (holds, takes) = bench.desk.overdue_skips(start + SKIP_AGE).unwrap();
-    assert_eq!(holds.version, bench.machine.state().subscriptions(GROUP, TOPIC).0);
+    let (under, takes) = bench.desk.overdue_skips(start + SKIP_AGE).unwrap();
+    assert_eq!(under.version, bench.machine.state().subscriptions(GROUP, TOPIC).0);
     let found = Found { takes, ..Found::default() };
     assert_eq!(bench.check_out("nobody", &found, Millis::ZERO), 0);
     assert_eq!(bench.machine.state().lag(GROUP, TOPIC).ready, 0);
     assert_eq!(bench.desk.overdue_skips(start + SKIP_AGE * 2), None, "they are logged once");
+}
+
+fn reset(bench: &mut Bench, to: u64) {
+    let offsets = vec![(QueueId::new(0), QueueOffset::new(to))];
+    bench.apply(Command::Reset(Reset { group: GROUP, topic: TOPIC, offsets }));
+}
+
+#[test]
+fn a_reset_voids_what_was_looked_at_and_what_nobody_wanted() {
+    let mut bench = Bench::new(1, &["a"]);
+    bench.publish(0, "b", 3);
+    bench.publish(0, "a", 3);
+    assert_eq!(bench.take("a", 2), [3, 4]);
+    assert_eq!(bench.take("a", 2), [5]);
+    assert_eq!(bench.find_all("a", 8).grants, 0, "everything was looked at");
+    reset(&mut bench, 0);
+    assert_eq!(bench.take("a", 8), [3, 4, 5]);
+    // Forward again: nothing before it is offered.
+    reset(&mut bench, 5);
+    assert_eq!(bench.take("a", 8), [5]);
+}
+
+#[test]
+fn skips_of_before_a_reset_are_not_logged_after_it() {
+    let mut bench = Bench::new(1, &["a"]);
+    bench.publish(0, "b", 3);
+    assert_eq!(bench.find_all("a", 9).grants, 0);
+    let start = Duration::from_secs(100);
+    assert_eq!(bench.desk.overdue_skips(start), None);
+    reset(&mut bench, 1);
+    // The desk has not looked since: what it says holds for the epoch that it saw.
+    let (under, takes) = bench.desk.overdue_skips(start + SKIP_AGE).unwrap();
+    assert_eq!((under.epoch, takes.len()), (0, 1));
+    let found = Found { takes, epoch: under.epoch, ..Found::default() };
+    assert_eq!(bench.check_out("c", &found, Millis::ZERO), 0);
+    assert_eq!(bench.machine.state().lag(GROUP, TOPIC).ready, 2, "apply dropped them");
+    assert_eq!(bench.find_all("a", 9).grants, 0);
+    assert_eq!(bench.desk.overdue_skips(start + SKIP_AGE * 2), None, "new to the rounds");
+    let (under, takes) = bench.desk.overdue_skips(start + SKIP_AGE * 3).unwrap();
+    let found = Found { takes, epoch: under.epoch, ..Found::default() };
+    bench.check_out("c", &found, Millis::ZERO);
+    assert_eq!(bench.machine.state().lag(GROUP, TOPIC).ready, 0);
+}
+
+#[test]
+fn an_offer_under_way_is_void_after_a_reset_and_then_free() {
+    let mut bench = Bench::new(1, &["*"]);
+    bench.publish(0, "t", 4);
+    let under_way = bench.find("*", 2);
+    assert_eq!(offsets(&under_way), [0, 1]);
+    reset(&mut bench, 1);
+    // What is offered elsewhere is passed by until that checkout is over.
+    let now = bench.find("*", 8);
+    assert_eq!(offsets(&now), [2, 3]);
+    assert_eq!(bench.check_out("late", &under_way, Millis::from_secs(10)), 0);
+    assert_eq!(bench.check_out("now", &now, Millis::from_secs(10)), 2);
+    assert_eq!(bench.take("*", 8), [1]);
+}
+
+#[test]
+fn lines_are_free_after_a_reset() {
+    let rule = OrderRule { order: Order::Single, ..OrderRule::default() };
+    let mut bench = Bench::with_rule(1, &["*"], (rule, vec![MessageKind::Fifo]));
+    bench.publish_line(7, "t");
+    bench.publish_line(7, "t");
+    bench.publish_line(8, "t");
+    assert_eq!(bench.take("*", 8), [0, 2]);
+    assert_eq!(bench.find("*", 8).grants, 0, "one is behind the first of its line");
+    reset(&mut bench, 1);
+    assert_eq!(bench.take("*", 8), [1, 2]);
+    reset(&mut bench, 0);
+    assert_eq!(bench.take("*", 8), [0, 2]);
 }

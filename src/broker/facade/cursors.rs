@@ -98,7 +98,7 @@ impl Broker {
         if !replica.knows_topic(&at.topic) {
             return Err(NoTopic { topic: at.topic.clone() }.into());
         }
-        replica.offset_of_group((group, &at.topic), queue).await
+        replica.offset_of_group((group, &at.topic), queue)
     }
 
     /// A reader of the group has done everything before this offset.

@@ -5,7 +5,7 @@
 //! expired. Each change goes through one of the few functions here that keep the derived indexes in step.
 //!
 //! A handle is good while its delivery lasts: until the message is acknowledged, returned, or
-//! until the tick that makes it visible again was *applied*. A deadline that has passed without a
+//! until its queue is reset, or until the tick that makes it visible again was *applied*. A deadline that has passed without a
 //! tick ends nothing, so log order alone decides between an ack and an expiry.
 
 mod checkout;

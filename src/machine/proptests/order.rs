@@ -9,7 +9,7 @@ use super::super::tests::{Bench, names};
 use crate::base::{ClientId, GroupName, Millis, QueueId, QueueOffset, TopicName};
 use crate::command::{
     Ack, Begin, Checkout, Command, CreateGroup, CreateTopic, Delivery, GiveUp, Grant, Handle, Hold,
-    Order, OrderRule, Publish, Redrive, Redriven, Release, Reply, Return, Take,
+    Order, OrderRule, Publish, Redrive, Redriven, Release, Reply, Reset, Return, Take,
 };
 use crate::machine::HandleState;
 use crate::message::MessageKind;
@@ -59,6 +59,10 @@ enum Step {
     Redrive {
         pick: usize,
     },
+    /// Proposals under way are void.
+    Reset {
+        to: u64,
+    },
     Restart,
 }
 
@@ -78,6 +82,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (1..1_500_u64).prop_map(|millis| Step::Wait { millis }),
         4 => (1..6_u32).prop_map(|limit| Step::Tick { limit }),
         2 => any::<usize>().prop_map(|pick| Step::Redrive { pick }),
+        1 => (0..24_u64).prop_map(|to| Step::Reset { to }),
         1 => Just(Step::Restart),
     ]
 }
@@ -166,6 +171,14 @@ impl Run {
             Step::Wait { millis } => self.bench.stamp += millis,
             Step::Tick { limit } => drop(self.bench.reply(Command::Tick { limit })),
             Step::Redrive { pick } => self.redrive(pick),
+            Step::Reset { to } => {
+                let to = to.min(self.lines.len() as u64);
+                let offsets = vec![(QueueId::new(0), QueueOffset::new(to))];
+                let (group, topic) = (names::GROUP, names::TOPIC);
+                self.bench.apply(Command::Reset(Reset { group, topic, offsets }));
+                self.done = (0..to).collect();
+                assert!(self.handles.iter().all(|handle| !self.is_live(handle)));
+            }
             Step::Restart => {
                 let hashes = self.bench.hashes();
                 self.bench.checkpoint();
@@ -225,7 +238,10 @@ impl Run {
             let before: BTreeSet<u64> = self.open_or_pending(state);
             let all = 0..self.lines.len() as u64;
             self.done.extend(all.filter(|offset| !before.contains(offset)));
-            self.bench.check_out(proposal).granted
+            let current = proposal.epoch == state.epoch(names::GROUP, names::TOPIC);
+            let granted = self.bench.check_out(proposal).granted;
+            assert!(current || granted.is_empty(), "computed before a reset");
+            granted
         };
         let mut seen = BTreeSet::new();
         for one in &granted {

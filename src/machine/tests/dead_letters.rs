@@ -7,9 +7,9 @@ use crate::base::{
     ClientId, GroupId, GroupName, Millis, QueueId, QueueOffset, TopicId, TopicName, UtcMillis,
 };
 use crate::command::{
-    Ack, Checkout, Command, CreateGroup, CreateTopic, DeathReason, Delivery, DeliveryOutcome,
-    GiveUp, Grant, Handle, Hold, Order, OrderRule, Publish, Redrive, Redriven, Refusal, Release,
-    Relocation, Reply, Retention, Return, Take, Trim, UpdateGroup,
+    Ack, Begin, Checkout, Command, CreateGroup, CreateTopic, DeathReason, Delivery,
+    DeliveryOutcome, GiveUp, Grant, Handle, Hold, Order, OrderRule, Publish, Redrive, Redriven,
+    Refusal, Release, Relocation, Reply, Retention, Return, Take, Trim, UpdateGroup,
 };
 use crate::machine::{DeadLetter, Effect, HandleState, Lag, REDRIVE_MAX, Standing};
 use crate::message::MessageKind;
@@ -26,6 +26,7 @@ fn group(bench: &mut Bench, name: &str, attempts_max: u32, order: Order) -> Grou
         backoff: vec![Millis::from_secs(1)].into(),
         rule: OrderRule { order, ..OrderRule::default() },
         dead_keep: None,
+        begin: Begin::default(),
     };
     match bench.reply(Command::CreateGroup(create)) {
         Reply::GroupCreated { group, existed: false } => group,

@@ -4,6 +4,7 @@ mod backlog;
 mod bench;
 mod checkpoints;
 mod dead_letters;
+mod cursors;
 mod delay;
 mod deliveries;
 mod golden;
