@@ -16,7 +16,10 @@ impl Client {
         Ok(queues.into_iter().map(route_queue).collect())
     }
 
-    async fn queues(&self, topic: &TopicName) -> Result<Vec<v2::MessageQueue>, ClientError> {
+    pub(super) async fn queues(
+        &self,
+        topic: &TopicName,
+    ) -> Result<Vec<v2::MessageQueue>, ClientError> {
         let request =
             v2::QueryRouteRequest { topic: Some(resource(topic.as_str())), endpoints: None };
         let request = self.request(request, CALL_TIMEOUT);
@@ -259,7 +262,7 @@ fn message_id() -> String {
     format!("01{:016X}{:016X}", random(), random())
 }
 
-fn received(message: v2::Message) -> Result<Received, ClientError> {
+pub(super) fn received(message: v2::Message) -> Result<Received, ClientError> {
     let system = message.system_properties;
     let system = system.ok_or(ClientError::Incomplete { what: "the system properties" })?;
     Ok(Received {
@@ -292,7 +295,7 @@ fn timestamp(at: u64) -> prost_types::Timestamp {
     }
 }
 
-fn wire_duration(duration: Duration) -> prost_types::Duration {
+pub(super) fn wire_duration(duration: Duration) -> prost_types::Duration {
     prost_types::Duration {
         seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),

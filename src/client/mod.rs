@@ -1,7 +1,7 @@
 //! Our own client: what the command line asks a broker, over the protocols that brokers serve.
 //!
 //! What it is: [`Client`], one connection to one node; on it [`Producer`], which sends with a window
-//! over several connections, [`SimpleConsumer`] and [`PushConsumer`]. Messages go by `apache.rocketmq.v2`, the
+//! over several connections, [`SimpleConsumer`], [`PushConsumer`] and [`Reader`]. Messages go by `apache.rocketmq.v2`, the
 //! rest by `raftmq.v1.Admin`. Its values derive serde, because the command line prints them.
 //! Promises: an `Ok` is what the broker said, and a refusal carries its code and text; nothing is
 //! repeated on its own account, so an unknown outcome stays visible.
@@ -12,6 +12,7 @@ mod error;
 mod messages;
 mod producer;
 mod push_consumer;
+mod reader;
 mod registrar;
 mod simple_consumer;
 mod transactions;
@@ -31,6 +32,7 @@ pub use crate::message::PRIORITY_MAX;
 pub use error::ClientError;
 pub use producer::Producer;
 pub use push_consumer::{PushConsumer, Pushed};
+pub use reader::Reader;
 pub use registrar::Registrar;
 pub use simple_consumer::SimpleConsumer;
 pub use transactions::{EndedTransaction, HalfMessage, OpenTransaction, TransactionAction};

@@ -4,6 +4,8 @@
 //! Every number here is persisted: a kind is given once and never reused, a field is never
 //! reinterpreted. New fields come as a new kind or a new version.
 
+#[cfg(test)]
+mod cost;
 mod delay;
 mod delivery;
 mod fields;
