@@ -19,6 +19,7 @@ const P99_US_MAX: u64 = 20_000;
 /// What `bench query` says.
 #[derive(Debug, Deserialize)]
 struct Queried {
+    #[serde(default)]
     messages_per_second: f64,
     p50_us: u64,
     p99_us: u64,

@@ -1,5 +1,5 @@
 //! What the layer between a queue and its consumers costs: the same messages received and
-//! acknowledged through consumer groups, and read by offset.
+//! acknowledged through consumer groups, and read by offset; and what the leader spends on bodies.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::bench::Measured;
 use crate::cluster::{Cluster, Scratch, program};
 use crate::fill::fill;
-use crate::{Failure, Outcome, say};
+use crate::{Failure, Outcome, bodies, say};
 
 const TOPIC: &str = "layer";
 /// As many as the bench has consumers, so that as many read by offset.
@@ -62,7 +62,9 @@ pub(crate) fn prove() -> Result<Outcome, Failure> {
     }
     say(cluster.agree()?);
     let figures = figures.join("; ");
-    let figures = format!("{held} messages of {SIZE} bytes in {QUEUES} queues; {figures}");
+    let bodies = bodies::compare(&cluster)?;
+    let figures =
+        format!("{held} messages of {SIZE} bytes in {QUEUES} queues; {figures}; {bodies}");
     Ok(Outcome { good, figures })
 }
 

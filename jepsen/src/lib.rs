@@ -9,6 +9,7 @@
 
 mod backlog;
 mod bench;
+mod bodies;
 mod checkers;
 mod cluster;
 mod delays;

@@ -46,6 +46,8 @@ const BACK_AFTER_CRASH: Duration = Duration::from_secs(45);
 #[derive(Default)]
 struct Work {
     handled: Cell<u64>,
+    /// How long they had nothing to handle.
+    waited: Cell<Duration>,
     /// How often each message was.
     times: RefCell<BTreeMap<u64, u64>>,
     failed: RefCell<Vec<String>>,
@@ -92,13 +94,15 @@ impl Member {
         let (leave, leaves) = oneshot::channel::<()>();
         let (work, told) = (Rc::clone(work), Rc::clone(work));
         let task = tokio::task::spawn_local(async move {
+            let free = Cell::new(Instant::now());
             let handle = async |message: &Received| match manner {
                 Manner::Hangs => std::future::pending().await,
                 Manner::Handles => {
-                    // A thread of its own, as the handlers of official clients have.
-                    let nap = tokio::task::spawn_blocking(|| std::thread::sleep(HANDLER));
-                    nap.await.unwrap();
+                    let waited = free.get().elapsed();
+                    work.waited.set(work.waited.get() + waited);
+                    sleep(HANDLER).await;
                     work.note(message);
+                    free.set(Instant::now());
                 }
             };
             let hear = |pushed| {
@@ -157,9 +161,12 @@ async fn rate(count: usize, at: SocketAddr, work: &Rc<Work>) -> f64 {
     let start = Instant::now();
     let members = Member::start_many(count, at, Manner::Handles, work).await;
     tokio::time::sleep_until(start + SETTLE).await;
-    let (counted, before) = (Instant::now(), work.handled.get());
+    let (counted, before, waited) = (Instant::now(), work.handled.get(), work.waited.get());
     sleep(WINDOW).await;
-    let rate = (work.handled.get() - before) as f64 / counted.elapsed().as_secs_f64();
+    let time = counted.elapsed().as_secs_f64();
+    let rate = (work.handled.get() - before) as f64 / time;
+    let waited = (work.waited.get() - waited).as_secs_f64() / time / count as f64 * 100.0;
+    println!("{count} handle {rate:.0}/s, and wait for messages {waited:.1} % of their time");
     leave_all(members).await;
     rate
 }
