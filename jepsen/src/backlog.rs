@@ -46,8 +46,8 @@ pub(crate) fn prove() -> Result<Outcome, Failure> {
     let ratio = backlog / fresh;
     let each = |sum: f64| sum / TURNS as f64;
     let figures = format!(
-        "{held} messages of {SIZE} bytes wait (the goal is {WANTED}, as far as the disk has room); received by turns from them at {:.0}/s, from a queue \
-         that was filled with {FRESH} just before at {:.0}/s: {ratio:.2} of {RATIO_MIN}; the first \
+        "{held} messages of {SIZE} bytes wait (the goal is {WANTED}, as far as the disk has room); received by turns \
+         from them at {:.0}/s, from a queue that was filled with {FRESH} just before at {:.0}/s: {ratio:.2} of {RATIO_MIN}; the first \
          time, when nobody had read them, at {:.0}/s; fdatasync {disk:.0}/s",
         each(backlog),
         each(fresh),

@@ -4,7 +4,8 @@
 //! over several connections, [`SimpleConsumer`], [`PushConsumer`] and [`Reader`]. Messages go by `apache.rocketmq.v2`, the
 //! rest by `raftmq.v1.Admin`. Its values derive serde, because the command line prints them.
 //! Promises: an `Ok` is what the broker said, and a refusal carries its code and text; nothing is
-//! repeated on its own account, so an unknown outcome stays visible.
+//! repeated on its own account, so an unknown outcome stays visible; but acknowledgements are, where
+//! [`PushConsumer`] makes them.
 //! Never: state that outlives a call, background tasks, or generated types in its signatures.
 
 mod admin;

@@ -36,8 +36,9 @@ struct Held {
 impl PushConsumer {
     /// Hands one message after the other to `handle` and acknowledges those that it came back from,
     /// until `leaves` is over; then finishes the acknowledgements and says goodbye to every node, so
-    /// that others get what waits here at once. At most `take.max` messages wait here, and at least
-    /// one of each node. Dropping this instead is what a crash is: nobody is told.
+    /// that others get what waits here at once. What is handled at that moment is left unfinished, and
+    /// goes to others, too. At most `take.max` messages wait here, and at least one of each node.
+    /// Dropping this instead is what a crash is: nobody is told.
     pub async fn handle_each(
         &self,
         handle: impl AsyncFn(&Received),
