@@ -122,7 +122,7 @@ impl PushConsumer {
         let mut messages = Vec::with_capacity(ACKS_MAX);
         while handled.recv_many(&mut messages, ACKS_MAX).await > 0 {
             let Some(node) = nodes.next() else { return };
-            if let Err(error) = node.client.ack(topic, group, &messages).await {
+            if let Err(error) = node.client.ack(topic, group, &messages).boxed().await {
                 on(Pushed::Failed(error));
                 // Whatever failed, each of them has to be heard of by itself.
                 for message in &messages {
@@ -140,7 +140,8 @@ impl PushConsumer {
         const TRIES: usize = 40;
         let Take { topic, group, .. } = &self.take;
         for node in self.nodes.iter().cycle().take(TRIES) {
-            match node.client.ack(topic, group, std::slice::from_ref(message)).await {
+            let one = std::slice::from_ref(message);
+            match node.client.ack(topic, group, one).boxed().await {
                 Ok(()) => return,
                 Err(error) if error.is_over() => return on(Pushed::Failed(error)),
                 Err(error) => on(Pushed::Failed(error)),
