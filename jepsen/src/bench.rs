@@ -9,6 +9,7 @@ pub(crate) struct Measured {
     pub(crate) in_flight: u32,
     pub(crate) batch: u32,
     pub(crate) durability: String,
+    pub(crate) messages: u64,
     pub(crate) messages_per_second: f64,
     pub(crate) mb_per_second: f64,
     pub(crate) p50_us: u64,
@@ -20,6 +21,9 @@ pub(crate) struct Measured {
     /// Of `produce` alone.
     #[serde(default)]
     pub(crate) refused: u64,
+    /// Of `consume` alone: received, though handed out before.
+    #[serde(default)]
+    pub(crate) repeated: u64,
     #[serde(default)]
     pub(crate) refused_p99_us: u64,
 }

@@ -69,6 +69,7 @@ pub(crate) struct Node {
     pub(crate) node: u64,
     pub(crate) pid: i32,
     pub(crate) grpc: String,
+    pub(crate) http: String,
 }
 
 #[derive(Debug, Deserialize)]

@@ -9,12 +9,16 @@
 
 mod backlog;
 mod bench;
+mod bodies;
 mod checkers;
 mod cluster;
 mod delays;
 mod failover;
+mod fill;
+mod find;
 mod history;
 mod idle;
+mod layer;
 mod ledger;
 mod memory;
 mod overload;
@@ -93,6 +97,12 @@ enum Proof {
     Timers,
     /// Receiving from 20 million messages that wait, against receiving from a fresh queue.
     Backlog,
+    /// One, twenty and a hundred consumers of one queue, a leader kill, and some that leave.
+    Consumers,
+    /// Finding messages by their keys among ten million.
+    Find,
+    /// What the layer between a queue and its consumers costs.
+    Layer,
     /// Many seeds of the simulator.
     Seeds,
     /// Whether the simulator's checks catch faults that are put into the library.
@@ -116,6 +126,12 @@ enum Failure {
     Json { what: String, source: serde_json::Error },
     #[error("{what} did not happen within {seconds} s")]
     Late { what: &'static str, seconds: u64 },
+    #[error(
+        "the disk has room for {have_gib} GiB besides the {} GiB that stay free, and {need_gib} GiB \
+         are needed; make room, or prove this elsewhere",
+        fill::SPARE >> 30
+    )]
+    Room { need_gib: u64, have_gib: u64 },
 }
 
 impl Failure {
@@ -176,6 +192,9 @@ fn prove(name: Proof, count: u64) -> Result<Outcome, Failure> {
         Proof::Delays => delays::prove(),
         Proof::Timers => stories::prove_timers(),
         Proof::Backlog => backlog::prove(),
+        Proof::Consumers => stories::prove_consumers(),
+        Proof::Find => find::prove(),
+        Proof::Layer => layer::prove(),
         Proof::Seeds => simulate::sweep::prove(count),
         Proof::Mutants => simulate::mutants::prove(),
     }

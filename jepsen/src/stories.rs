@@ -111,3 +111,19 @@ pub(crate) fn prove_catch_up() -> Result<Outcome, Failure> {
         && kept.iter().all(|kept| *kept >= KEPT_MIN);
     Ok(Outcome { good, figures: format!("{}{}", build(), lines.join("; ")) })
 }
+
+/// One, twenty and a hundred consumers of one queue; the leader dies while twenty drain it, and some
+/// leave with messages in their hands.
+pub(crate) fn prove_consumers() -> Result<Outcome, Failure> {
+    let mut test = black_box("shared_queue::");
+    test.env("RAFTMQ_FORM_CONSUMERS", "100")
+        .env("RAFTMQ_FORM_KILLS", "1")
+        .env("RAFTMQ_FORM_MESSAGES", "80000");
+    let output = test.output().map_err(Failure::io("cargo test"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    say(&text);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("consumers: "));
+    let figures = lines.collect::<Vec<_>>().join("; ");
+    let ran = text.contains("1 passed");
+    Ok(Outcome { good: output.status.success() && ran, figures: format!("{}{figures}", build()) })
+}

@@ -5,7 +5,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::broker::api::ClientKind;
 use crate::broker::broadcast::encode_fetched;
 use crate::broker::members::encode_step;
 use crate::broker::remote::{Declined, Question, encode_parcels, encode_watched};
@@ -44,7 +43,7 @@ impl Replica {
             Ok(Question::Seen { consumers, written }) => {
                 self.written.note(written, self.env.clock.monotonic());
                 for consumer in &consumers {
-                    self.client_seen(consumer, ClientKind::PushConsumer, None);
+                    self.client_told(consumer);
                 }
                 Bytes::new()
             }

@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::base::{CheckoutId, ClientId, GroupId, GroupName, Millis, TopicId, UtcMillis};
 use crate::broker::Replica;
-use crate::broker::clients::CLIENT_EXPIRY;
+use crate::broker::clients::{CLIENT_EXPIRY, HUNG_UP_EXPIRY};
 use crate::broker::forward;
 use crate::broker::lane::LaneTask;
 use crate::broker::receive::AUTO_RENEW_STEP;
@@ -25,8 +25,9 @@ const IDLE: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_secs(5);
 /// Auto-renewed deliveries are extended when less than this is left.
 const RENEW_BEFORE: Millis = Millis::from_secs(30);
-/// How soon the messages of a client that is gone become visible.
-const RELEASE_AFTER: Millis = Millis::from_secs(1);
+/// How soon the messages of a client that is gone become visible: at once, but for an
+/// acknowledgement that was sent just before, or just after, its goodbye.
+const RELEASE_AFTER: Millis = Millis::new(200);
 /// Consumers seen within this time that hold something are told to the leader; two rounds, so that
 /// one may be missed.
 const TELL_AGE: Duration = Duration::from_secs(10);
@@ -119,7 +120,7 @@ fn lease_all(replica: &Replica) {
     holders.sort();
     holders.dedup();
     for holder in holders {
-        replica.client_seen(&holder, super::ClientKind::PushConsumer, None);
+        replica.client_told(&holder);
     }
 }
 
@@ -165,6 +166,7 @@ async fn renew(replica: &Replica) {
             alive.push(renewal.checkout);
         }
     }
+    gone.extend(vanished(replica, now));
     gone.sort();
     gone.dedup();
     for part in alive.chunks(RENEWALS_MAX) {
@@ -172,10 +174,27 @@ async fn renew(replica: &Replica) {
         submit(replica, Delivery::Renew(renew)).await;
     }
     for (group, consumer) in gone {
-        tracing::info!(%consumer, "silent for {CLIENT_EXPIRY:?}: its messages become visible");
+        tracing::info!(
+            %consumer,
+            "silent for {CLIENT_EXPIRY:?}, or for {HUNG_UP_EXPIRY:?} after its streams broke: its \
+             messages become visible"
+        );
         let release = Release { group, consumer, invisible: RELEASE_AFTER };
         submit(replica, Delivery::Release(release)).await;
     }
+}
+
+/// Who hung up and still holds something. Its messages do not wait for the time of their renewal.
+fn vanished(replica: &Replica, now: Duration) -> Vec<(GroupId, ClientId)> {
+    let mut holders = Vec::new();
+    for (consumer, groups) in replica.clients.vanished(now) {
+        replica.group.read(|state| {
+            let groups = groups.iter().filter_map(|group| state.group(group)).map(|group| group.id);
+            let held = groups.filter(|group| state.holds(*group, &consumer));
+            holders.extend(held.map(|group| (group, consumer.clone())));
+        });
+    }
+    holders
 }
 
 /// What nobody has written to its client is with nobody, though the client lives (rule R22).
@@ -281,7 +300,7 @@ async fn tell_leader(replica: &Replica) {
 }
 
 impl Replica {
-    /// A client said goodbye: what it holds in `group` becomes visible within a second.
+    /// A client said goodbye: what it holds in `group` becomes visible almost at once.
     pub(super) async fn client_gone(&self, client: &ClientId, group: &GroupName) {
         // A follower may not have applied the client's last checkout yet: it cannot tell that the
         // client holds nothing.

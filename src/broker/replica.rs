@@ -13,7 +13,6 @@ use crate::base::{
     BrokerGroupId, BrokerGroupName, ClientId, GroupId, GroupName, Millis, NodeId, TopicId,
     TopicName,
 };
-use crate::broker::api::ClientKind;
 use crate::broker::clients::Clients;
 use crate::broker::desk::Desks;
 use crate::broker::lane::{self, Lane};
@@ -103,14 +102,9 @@ impl Replica {
         (replica, pulse)
     }
 
-    /// A client showed that it lives.
-    pub(super) fn client_seen(
-        &self,
-        client: &ClientId,
-        kind: ClientKind,
-        group: Option<&GroupName>,
-    ) {
-        self.clients.seen(client, kind, group, self.env.clock.monotonic());
+    /// A consumer lives, as another node says, or as a new leader has to take it.
+    pub(super) fn client_told(&self, client: &ClientId) {
+        self.clients.told(client, self.env.clock.monotonic());
     }
 }
 

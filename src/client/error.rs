@@ -28,6 +28,12 @@ impl ClientError {
         matches!(self, Self::Refused { code, .. } if *code == i32::from(Code::TooManyRequests))
     }
 
+    /// Whether it named a delivery that is over: asking again is in vain.
+    pub fn is_over(&self) -> bool {
+        let code = i32::from(Code::InvalidReceiptHandle);
+        matches!(self, Self::Refused { code: found, .. } if *found == code)
+    }
+
     /// When the broker wants to be asked again, if it has told.
     pub fn retry_after(&self) -> Option<Duration> {
         let Self::Refused { text, .. } = self else { return None };

@@ -16,7 +16,10 @@ impl Client {
         Ok(queues.into_iter().map(route_queue).collect())
     }
 
-    async fn queues(&self, topic: &TopicName) -> Result<Vec<v2::MessageQueue>, ClientError> {
+    pub(super) async fn queues(
+        &self,
+        topic: &TopicName,
+    ) -> Result<Vec<v2::MessageQueue>, ClientError> {
         let request =
             v2::QueryRouteRequest { topic: Some(resource(topic.as_str())), endpoints: None };
         let request = self.request(request, CALL_TIMEOUT);

@@ -6,7 +6,8 @@
 //! by `raftmq.v1.Broadcast`, the rest by `raftmq.v1.Admin`. Its values derive serde, because the
 //! command line prints them.
 //! Promises: an `Ok` is what the broker said, and a refusal carries its code and text; nothing is
-//! repeated on its own account, so an unknown outcome stays visible.
+//! repeated on its own account, so an unknown outcome stays visible; but acknowledgements are, where
+//! [`PushConsumer`] makes them.
 //! Never: state that outlives a call (but for the places that a [`PullConsumer`] was given),
 //! background tasks, or generated types in its signatures.
 

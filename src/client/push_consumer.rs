@@ -2,11 +2,15 @@
 //! heartbeat to every node, the assignment asked for again and again, one poll waiting at each
 //! node. It does not follow a change of nodes: it goes on with those of its start.
 
+mod handling;
+
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::join_all;
-use futures::{FutureExt, StreamExt};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
 
 use crate::wire::rocketmq as v2;
 
@@ -103,9 +107,11 @@ impl PushConsumer {
             status: None,
             command: Some(v2::telemetry_command::Command::Settings(self.settings())),
         };
-        // The stream stays open: the client has no more to say, and listens.
-        let commands = futures::stream::iter([settings]).chain(futures::stream::pending());
-        let request = node.client.request_without_end(commands);
+        // The stream stays open: the client has no more to say, and listens. It ends with this call,
+        // which a stream that never ends by itself would outlive together with its connection.
+        let (open, commands) = mpsc::channel(1);
+        open.try_send(settings).expect("the channel is new and has room");
+        let request = node.client.request_without_end(ReceiverStream::new(commands));
         let mut stream = node.client.messaging().telemetry(request).await?.into_inner();
         let first = timeout(SETTINGS, stream.message()).await;
         let missing = ClientError::Incomplete { what: "the settings of a node" };

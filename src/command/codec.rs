@@ -6,6 +6,8 @@
 
 mod broadcast;
 mod cursor;
+#[cfg(test)]
+mod cost;
 mod delay;
 mod delivery;
 mod fields;

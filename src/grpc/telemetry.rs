@@ -49,6 +49,10 @@ impl Streams {
         Place { streams: self.clone(), client: client.clone() }
     }
 
+    fn has(&self, client: &ClientId) -> bool {
+        self.0.lock().contains_key(client)
+    }
+
     /// Clients with at least one stream.
     pub(super) fn clients(&self) -> usize {
         self.0.lock().len()
@@ -79,7 +83,7 @@ pub(super) fn telemetry(
             let place = streams.enter(&caller.client);
             let publishing = Publishing::default();
             let conversation = Conversation { broker, caller, outbox, publishing, _place: place };
-            tokio::spawn(conversation.run(inbound, ending));
+            tokio::spawn(converse(conversation, streams.clone(), (inbound, ending)));
         }
         Err(refused) => {
             let command = status_only(refused.status());
@@ -87,6 +91,18 @@ pub(super) fn telemetry(
         }
     }
     ReceiverStream::new(commands)
+}
+
+async fn converse(
+    conversation: Conversation,
+    streams: Streams,
+    (inbound, ending): (Streaming<v2::TelemetryCommand>, Ending),
+) {
+    let (broker, client) = (conversation.broker.clone(), conversation.caller.client.clone());
+    conversation.run(inbound, ending).await;
+    if !streams.has(&client) {
+        broker.client_hung_up(&client);
+    }
 }
 
 struct Conversation {
@@ -221,9 +237,9 @@ mod tests {
         let second = streams.enter(&client);
         assert_eq!(streams.clients(), 1);
         drop(first);
-        assert_eq!(streams.clients(), 1);
+        assert!(streams.clients() == 1 && streams.has(&client));
         drop(second);
-        assert_eq!(streams.clients(), 0);
+        assert!(streams.clients() == 0 && !streams.has(&client));
     }
 
     #[tokio::test]

@@ -236,7 +236,7 @@ async fn a_visible_message_takes_no_memory() {
         ("RAFTMQ_LOG__CHECKPOINT_BYTES", "8MiB".to_owned()),
         ("RAFTMQ_RETENTION__STRIDE_BYTES", "1MiB".to_owned()),
     ];
-    let cluster = Cluster::start(Plan { environment, ..Plan::of(1) });
+    let cluster = Cluster::start(Plan { environment, shares: true, ..Plan::of(1) });
     create(&cluster, "brought", &[]);
     // Far enough away for all that comes before.
     let begins = now() + 15_000;
@@ -280,7 +280,7 @@ async fn a_delay_longer_than_retention_is_delivered() {
         ("RAFTMQ_RETENTION__STRIDE_BYTES", "1MiB".to_owned()),
         ("RAFTMQ_RETENTION__TIME", format!("{keep}ms")),
     ];
-    let cluster = Cluster::start(Plan { environment, ..Plan::of(3) });
+    let cluster = Cluster::start(Plan { environment, shares: true, ..Plan::of(3) });
     create(&cluster, "kept", &[]);
     let begins = now() + delay;
     let due = move |number: u64| begins + number * 20;
@@ -419,7 +419,7 @@ async fn an_operator_recalls_and_reschedules_and_limits_are_told() {
 /// A broker group that only delayed messages go to, as a delay server is for QMQ.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_group_can_be_given_to_delays_alone() {
-    let cluster = Cluster::start(Plan { broker_groups: 2, ..Plan::of(1) });
+    let cluster = Cluster::start(Plan { broker_groups: 2, shares: true, ..Plan::of(1) });
     let at = cluster.nodes()[0].grpc;
     create(&cluster, "delays", &["--broker-groups", "group-1"]);
     cluster.tool(at, &["topic", "create", "rest", "--broker-groups", "group-0"]).unwrap();
@@ -442,7 +442,7 @@ async fn a_broker_group_can_be_given_to_delays_alone() {
 /// taken back, wherever it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recall_by_id_asks_each_broker_group() {
-    let cluster = Cluster::start(Plan { broker_groups: 2, ..Plan::of(1) });
+    let cluster = Cluster::start(Plan { broker_groups: 2, shares: true, ..Plan::of(1) });
     let nodes = cluster.nodes();
     let node = &nodes[0];
     create(&cluster, "twice", &[]);

@@ -98,7 +98,7 @@ async fn send_with(raw: &mut Raw, change: impl FnOnce(&mut SystemProperties)) ->
 }
 
 async fn one_node() -> (Cluster, Raw) {
-    let cluster = Cluster::start(Plan::of(1));
+    let cluster = Cluster::start(Plan { shares: true, ..Plan::of(1) });
     let raw = Raw::connect(cluster.nodes()[0].grpc).await;
     (cluster, raw)
 }

@@ -37,6 +37,7 @@ mod python_client;
 mod repair;
 mod retention;
 mod scale;
+mod shared_queue;
 mod storm;
 mod tls;
 mod transactions;

@@ -17,7 +17,7 @@ const BAD_TOPICS: [&str; 9] =
 const BAD_GROUPS: [&str; 6] = ["", " ", "a b", "a/b", "ü", "CID_RMQ_SYS_x"];
 
 async fn one_node() -> (Cluster, Raw) {
-    let cluster = Cluster::start(Plan::of(1));
+    let cluster = Cluster::start(Plan { shares: true, ..Plan::of(1) });
     let raw = Raw::connect(cluster.nodes()[0].grpc).await;
     (cluster, raw)
 }

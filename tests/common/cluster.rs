@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,8 +19,31 @@ pub(crate) const RAFTMQ: &str = env!("CARGO_BIN_EXE_raftmq");
 /// How long a healthy cluster may take to do anything a test waits for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One cluster at a time: the tests measure times, and the machine may have two cores.
-static TURN: Mutex<()> = Mutex::new(());
+/// The machine, which may have two cores, has two places. A cluster takes both, because tests measure
+/// times, unless its test says that it measures none.
+const PLACES: u8 = 2;
+static TAKEN: Mutex<u8> = Mutex::new(0);
+static LEFT: Condvar = Condvar::new();
+
+/// Places on the machine, free again when it is dropped.
+struct Places(u8);
+
+impl Places {
+    fn take(count: u8) -> Self {
+        let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |taken: &mut u8| *taken + count > PLACES;
+        let taken = LEFT.wait_while(taken, full);
+        *taken.unwrap_or_else(PoisonError::into_inner) += count;
+        Self(count)
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
+        LEFT.notify_all();
+    }
+}
 
 /// Ports of one node: gRPC, HTTP, peer; and the next node's lie ten further.
 const PORTS_PER_NODE: u16 = 3;
@@ -39,6 +62,9 @@ pub(crate) struct Plan {
     pub(crate) environment: Vec<(&'static str, String)>,
     /// Data on a volume of its own of this size, which nobody but the cluster sees.
     pub(crate) volume_mib: Option<u32>,
+    /// Whether another cluster may run beside it: of a test that compares no speeds, counts no
+    /// elections and has no deadline but [`PATIENCE`].
+    pub(crate) shares: bool,
 }
 
 impl Plan {
@@ -50,6 +76,7 @@ impl Plan {
             spare: 0,
             environment: Vec::new(),
             volume_mib: None,
+            shares: false,
         }
     }
 }
@@ -64,7 +91,7 @@ pub(crate) struct Cluster {
     folder: TempDir,
     /// From the start of `raftmq up` until all nodes were ready for the first time.
     pub(crate) first_ready: Duration,
-    _turn: MutexGuard<'static, ()>,
+    _places: Places,
 }
 
 /// One line of `cluster.json`.
@@ -91,12 +118,12 @@ pub(crate) struct Replica {
 impl Cluster {
     /// Starts and waits until every node is ready.
     pub(crate) fn start(plan: Plan) -> Self {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = Places::take(if plan.shares { 1 } else { PLACES });
         let base_port = free_ports(plan.nodes + plan.spare);
         let folder = tempfile::Builder::new().prefix("raftmq-").tempdir().unwrap();
         let (child, first_ready) = (None, Duration::ZERO);
         let mut cluster =
-            Self { plan, base_port, child, starts: 0, folder, first_ready, _turn: turn };
+            Self { plan, base_port, child, starts: 0, folder, first_ready, _places: places };
         cluster.up();
         cluster.first_ready = cluster.wait_ready(PATIENCE);
         cluster

@@ -87,7 +87,13 @@ impl Broker {
         self.0.clients.seen(client, kind, group, self.0.env.clock.monotonic());
     }
 
-    /// A client said goodbye: what it holds in `group` becomes visible within a second.
+    /// The last stream of a client to this node is over. If it said no goodbye and does not show
+    /// itself again, what it holds becomes visible sooner than if it were only silent.
+    pub fn client_hung_up(&self, client: &ClientId) {
+        self.0.clients.hung_up(client);
+    }
+
+    /// A client said goodbye: what it holds in `group` becomes visible almost at once.
     pub async fn client_gone(&self, client: &ClientId, group: Option<&GroupName>) {
         self.0.clients.forget(client);
         let Some(group) = group else { return };

@@ -1,6 +1,6 @@
 //! The loads of `bench produce`, `consume` and `e2e`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,9 @@ use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use crate::base::{GroupName, TopicName};
-use crate::client::{CHANNELS, Client, ClientError, Draft, Producer, SimpleConsumer, Take};
+use crate::client::{
+    CHANNELS, Client, ClientError, Draft, Producer, PullConsumer, SimpleConsumer, Take,
+};
 use crate::node::{Figures, Tally};
 
 use super::super::failure::Failure;
@@ -44,6 +46,8 @@ pub(super) struct Course {
     tally: Tally,
     /// Sends that the broker refused for its load.
     refused: Tally,
+    /// Messages received that had been handed out before.
+    repeated: Cell<u64>,
     last_error: RefCell<Option<ClientError>>,
 }
 
@@ -68,7 +72,12 @@ impl Times {
 impl Course {
     pub(super) fn new(endpoint: String, topic: TopicName, shape: Shape) -> Rc<Self> {
         let (tally, refused, last_error) = (Tally::new(), Tally::new(), RefCell::new(None));
-        Rc::new(Self { endpoint, topic, shape, tally, refused, last_error })
+        let repeated = Cell::new(0);
+        Rc::new(Self { endpoint, topic, shape, tally, refused, repeated, last_error })
+    }
+
+    pub(super) fn repeated(&self) -> u64 {
+        self.repeated.get()
     }
 
     fn draft(&self, body: Bytes) -> Draft {
@@ -109,12 +118,12 @@ impl Course {
         Ok(self.tally.figures(self.size(), time))
     }
 
-    async fn take(&self, group: &GroupName) -> Result<Vec<SimpleConsumer>, Failure> {
+    async fn take(&self, group: &GroupName, max: u32) -> Result<Vec<SimpleConsumer>, Failure> {
         let take = Take {
             topic: self.topic.clone(),
             group: group.clone(),
             filter: "*".to_owned(),
-            max: RECEIVE,
+            max,
             invisible: INVISIBLE,
             wait: Duration::from_secs(1),
         };
@@ -219,8 +228,12 @@ impl Course {
         Ok(())
     }
 
-    pub(super) async fn consume(self: &Rc<Self>, group: GroupName) -> Result<Figures, Failure> {
-        let consumers = self.take(&group).await?;
+    pub(super) async fn consume(
+        self: &Rc<Self>,
+        group: GroupName,
+        max: u32,
+    ) -> Result<Figures, Failure> {
+        let consumers = self.take(&group, max).await?;
         let (loops, start) = (LocalSet::new(), Instant::now());
         let end = start + self.shape.time();
         let last = Rc::new(RefCell::new(start));
@@ -260,13 +273,71 @@ impl Course {
             }
             let now = Instant::now();
             self.tally.note(now - begun, received.len() as u64);
+            let repeated = received.iter().filter(|message| message.attempt > 1).count() as u64;
+            self.repeated.set(self.repeated.get() + repeated);
+            *last.borrow_mut() = now;
+        }
+    }
+
+    /// All queues side by side, each from its start to its end, or until the time is over.
+    pub(super) async fn pull(
+        self: &Rc<Self>,
+        group: &GroupName,
+        max: u32,
+    ) -> Result<Figures, Failure> {
+        let mut readers = Vec::new();
+        for channel in 0..CHANNELS {
+            let client = Client::connect(&self.endpoint).await?;
+            let reader =
+                || PullConsumer::new(client.clone(), group.clone(), self.topic.clone(), "*");
+            let queues = reader().queues().await?;
+            for queue in queues.into_iter().skip(channel).step_by(CHANNELS) {
+                readers.push((reader(), queue));
+            }
+        }
+        let (loops, start) = (LocalSet::new(), Instant::now());
+        let end = start + self.shape.time();
+        let last = Rc::new(RefCell::new(start));
+        for (reader, queue) in readers {
+            let (course, last) = (Rc::clone(self), Rc::clone(&last));
+            loops.spawn_local(course.pull_loop(reader, (queue, max), last, end));
+        }
+        self.run("pull", loops).await;
+        let time = *last.borrow() - start;
+        self.figures(time)
+    }
+
+    async fn pull_loop(
+        self: Rc<Self>,
+        reader: PullConsumer,
+        (queue, max): (u32, u32),
+        last: Rc<RefCell<Instant>>,
+        end: Instant,
+    ) {
+        let mut at = 0;
+        loop {
+            let begun = Instant::now();
+            if begun >= end {
+                return;
+            }
+            let read = match reader.pull(queue, at, max, Duration::ZERO).await {
+                Ok(read) if read.messages.is_empty() && read.next == at => return,
+                Ok(read) => read,
+                Err(error) => {
+                    self.failed(error).await;
+                    continue;
+                }
+            };
+            let now = Instant::now();
+            at = read.next;
+            self.tally.note(now - begun, read.messages.len() as u64);
             *last.borrow_mut() = now;
         }
     }
 
     pub(super) async fn end_to_end(self: &Rc<Self>, group: GroupName) -> Result<Figures, Failure> {
         let in_flight = usize::try_from(self.shape.in_flight).expect("at most 65536");
-        let consumers = self.take(&group).await?;
+        let consumers = self.take(&group, RECEIVE).await?;
         let producer = Rc::new(Producer::connect(&self.endpoint, in_flight).await?);
         let trip = Rc::new(Trip::new(in_flight, &self.shape));
         let loops = LocalSet::new();

@@ -35,7 +35,7 @@ use report::{Bar, Report};
 pub(super) enum Bench {
     /// Send messages.
     Produce(Produce),
-    /// Receive up to 32 messages and acknowledge them, again and again.
+    /// Receive up to 32 messages and acknowledge them, again and again; or pull them.
     Consume(Consume),
     /// Send messages, and time them until they are received.
     E2e(E2e),
@@ -123,6 +123,14 @@ pub(super) struct Consume {
     /// early, the time until then counts.
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     prefill: u64,
+    /// Messages that one receive asks for.
+    #[arg(long, value_name = "N", default_value_t = drive::RECEIVE)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=32))]
+    receive: u32,
+    /// Read each queue by offset from its start instead, as many at a time as --receive says: no
+    /// message is handed out, and none is acknowledged.
+    #[arg(long)]
+    pull: bool,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -233,10 +241,17 @@ impl Consume {
         let course = Course::new(endpoint, self.topic, shape.clone());
         course.prefill(self.prefill).await?;
         let disk = disk::measure(&shape.data).await?;
-        let figures = course.consume(group).await?;
-        shape.batch = drive::RECEIVE;
-        let latency_of = "a receive of up to 32 and its acknowledgement";
-        let mut report = Report::new("consume", latency_of, &shape, figures, disk);
+        shape.batch = self.receive;
+        let (bench, latency_of) = match self.pull {
+            true => ("pull", "a pull"),
+            false => ("consume", "a receive and its acknowledgement"),
+        };
+        let figures = match self.pull {
+            true => course.pull(&group, self.receive).await?,
+            false => course.consume(group, self.receive).await?,
+        };
+        let mut report = Report::new(bench, latency_of, &shape, figures, disk);
+        report.repeated = Some(course.repeated());
         report.durability = durability;
         Ok(report)
     }

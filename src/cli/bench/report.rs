@@ -36,6 +36,9 @@ pub(super) struct Report {
     figures: Figures,
     #[serde(flatten)]
     pub(super) refusals: Option<Refusals>,
+    /// Messages that had been handed out before, of those received.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) repeated: Option<u64>,
     #[serde(flatten)]
     disk: Disk,
     /// Where the disk was measured.
@@ -52,7 +55,7 @@ impl Report {
     ) -> Self {
         let Shape { size, in_flight, batch, ref data, .. } = *shape;
         let (data, durability) = (data.clone(), Durability::default().to_string());
-        let refusals = None;
+        let (refusals, repeated) = (None, None);
         Self {
             bench,
             latency_of,
@@ -62,6 +65,7 @@ impl Report {
             durability,
             figures,
             refusals,
+            repeated,
             disk,
             data,
         }
@@ -97,6 +101,9 @@ pub(super) fn table(report: &Report) -> Table {
             row("refused", format!("{} messages: the broker was overloaded", refusals.refused)),
             row("  p99", micros(refusals.refused_p99_us)),
         ]);
+    }
+    if let Some(repeated) = report.repeated {
+        rows.push(row("received again", format!("{repeated} messages")));
     }
     Table::new(["BENCH", report.bench], rows)
 }

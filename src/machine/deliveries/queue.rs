@@ -237,3 +237,18 @@ fn read_phase(reader: &mut Reader) -> Result<Phase, CommandError> {
     let found = reader.u8()?;
     Phase::from_byte(found).ok_or(CommandError::Kind { what: "the phase of a delivery", found })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `ARCHITECTURE.md` says what a backlog and what is under way costs.
+    #[test]
+    fn a_queue_and_a_message_under_way_are_small() {
+        assert!(size_of::<QueueDeliveries>() <= 112);
+        assert!(size_of::<(u64, Pending)>() <= 80);
+        let mut writer = Writer::new();
+        QueueDeliveries::starting_at(20_000_000).write(&mut writer);
+        assert_eq!(writer.finish().len(), 32, "and four for the number of the queue");
+    }
+}

@@ -1,0 +1,53 @@
+//! Finding a message by its key among ten million.
+
+use serde::Deserialize;
+
+use crate::cluster::{Cluster, Scratch, program};
+use crate::fill::{fill, room};
+use crate::{Failure, Outcome, say};
+
+const MESSAGES: u64 = 10_000_000;
+const TOPIC: &str = "find";
+/// Bytes of a body.
+const SIZE: &str = "100";
+/// What one such message takes on the disk of all three nodes, about: its frame's share, record,
+/// unit and index.
+const BYTES_EACH: u64 = 1600;
+const QUERIES: &str = "10000";
+const P99_US_MAX: u64 = 20_000;
+
+/// What `bench query` says.
+#[derive(Debug, Deserialize)]
+struct Queried {
+    #[serde(default)]
+    messages_per_second: f64,
+    p50_us: u64,
+    p99_us: u64,
+    max_us: u64,
+    /// Queries that found nothing, or not the message.
+    #[serde(default)]
+    missed: u64,
+}
+
+pub(crate) fn prove() -> Result<Outcome, Failure> {
+    let program = program()?;
+    let scratch = Scratch::make()?;
+    let (need, have) = (MESSAGES * BYTES_EACH, room(&scratch.0)?);
+    say(format_args!("{MESSAGES} messages take about {} GiB of {} GiB", need >> 30, have >> 30));
+    if have < need {
+        return Err(Failure::Room { need_gib: need >> 30, have_gib: have >> 30 });
+    }
+    let cluster = Cluster::start(&program, &scratch.0.join("cluster"), false)?;
+    let held = fill(&cluster, (TOPIC, SIZE), MESSAGES, &["--keys"])?;
+    say(cluster.agree()?);
+    let keys = held.to_string();
+    let words = ["bench", "query", "--topic", TOPIC, "--keys", &keys, "--count", QUERIES];
+    let queried: Queried = cluster.ask(&words)?;
+    let Queried { messages_per_second, p50_us, p99_us, max_us, missed } = queried;
+    let figures = format!(
+        "{held} messages of {SIZE} bytes with a key each; {QUERIES} queries by random keys: {missed} \
+         missed, {messages_per_second:.0}/s, p50 {p50_us} us, p99 {p99_us} us of {P99_US_MAX}, max \
+         {max_us} us"
+    );
+    Ok(Outcome { good: missed == 0 && p99_us < P99_US_MAX, figures })
+}
