@@ -17,6 +17,7 @@ mod delay;
 mod desk;
 mod error;
 mod facade;
+mod find;
 mod forward;
 mod gone;
 mod groups;
@@ -51,6 +52,9 @@ pub use error::{
     SendError, TimerError, TopicError, Unavailable,
 };
 pub use facade::{Broker, Seat};
+pub use find::{
+    Answer, AnswerPart, FindError, FoundMessage, FoundState, KeyQuery, QUERY_MAX, Wanted,
+};
 pub use gone::{Gone, Leaving, leaving};
 pub use pulse::Pulse;
 pub use receive::RECEIVE_BATCH_MAX;

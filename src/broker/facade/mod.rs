@@ -3,6 +3,7 @@
 mod catalog;
 mod delay;
 mod deliveries;
+mod find;
 mod receive;
 mod send;
 mod transactions;
@@ -21,6 +22,7 @@ use crate::broker::error::{NoBrokerGroup, NoTopic, RouteError};
 use crate::broker::transactions::Producers;
 use crate::broker::{Bell, Nodes, Options, Pulse, Replica};
 use crate::env::Env;
+use crate::index::Index;
 use crate::raft::Group;
 
 /// How long a request without a deadline of its own may take.
@@ -32,6 +34,8 @@ pub struct Seat {
     pub name: BrokerGroupName,
     pub group: Group,
     pub bell: Bell,
+    /// Where messages are found again; `None` where nobody looks for any.
+    pub index: Option<Index>,
 }
 
 /// The facade. Cheap to clone.
@@ -65,11 +69,11 @@ impl Broker {
         seats.sort_by(|one, other| one.name.cmp(&other.name));
         let clients = Clients::default();
         let producers = Producers::default();
-        let seated = |Seat { name, group, bell }| {
+        let seated = |Seat { name, group, bell, index }| {
             Replica::new(
                 env.clone(),
                 name,
-                (group, &bell),
+                (group, &bell, index),
                 (clients.clone(), producers.clone()),
                 options,
             )
