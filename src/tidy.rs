@@ -54,8 +54,18 @@ const BROKER: &[&str] = &[
     "raft",
 ];
 /// Rooms whose `Options` the settings become.
-const OPTIONS: &[&str] =
-    &["base", "env", "index", "commit_log", "machine", "raft", "broker", "name_server", "grpc", "http"];
+const OPTIONS: &[&str] = &[
+    "base",
+    "env",
+    "index",
+    "commit_log",
+    "machine",
+    "raft",
+    "broker",
+    "name_server",
+    "grpc",
+    "http",
+];
 const EVERYTHING: &[&str] = &[
     "base",
     "wire",

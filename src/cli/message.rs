@@ -15,6 +15,7 @@ use crate::client::{Draft, PRIORITY_MAX, Producer, Received, SentMessage, Simple
 use super::Ask;
 use super::delayed::{Recall, Reschedule, When};
 use super::failure::Failure;
+use super::find::{At, Get, Query};
 use super::group::{group_name, millis};
 use super::output::{Output, Table, or_dash};
 use super::topic::topic_name;
@@ -29,6 +30,12 @@ pub(super) enum Message {
     Reschedule(Reschedule),
     /// Receive messages of a consumer group. Without --ack they come again after --invisible.
     Receive(Receive),
+    /// Find a message by its id, or by topic, queue and offset.
+    Get(Get),
+    /// Find messages by a key.
+    Query(Query),
+    /// Show the first message of each queue that was visible at a time or later.
+    At(At),
 }
 
 #[derive(Debug, Args)]
@@ -114,6 +121,9 @@ impl Message {
             Self::Receive(receive) => receive.run(output).await,
             Self::Recall(recall) => recall.run(output).await,
             Self::Reschedule(reschedule) => reschedule.run(output).await,
+            Self::Get(get) => get.run(output).await,
+            Self::Query(query) => query.run(output).await,
+            Self::At(at) => at.run(output).await,
         }
     }
 }

@@ -9,6 +9,7 @@
 
 mod admin;
 mod error;
+mod find;
 mod messages;
 mod producer;
 mod push_consumer;
@@ -29,6 +30,7 @@ use crate::wire::rocketmq::messaging_service_client::MessagingServiceClient;
 
 pub use crate::message::PRIORITY_MAX;
 pub use error::ClientError;
+pub use find::{FindBy, FindKey, FoundContent, FoundMessage, FoundMessages, FoundPart};
 pub use producer::Producer;
 pub use push_consumer::{PushConsumer, Pushed};
 pub use registrar::Registrar;

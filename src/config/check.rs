@@ -10,12 +10,12 @@ use crate::{commit_log, raft};
 use super::address::{HostPort, HostPortError};
 use super::error::RelationError;
 use super::raw::{
-    Raw, RawAdvertise, RawBroker, RawIndex, RawListen, RawLog, RawMember, RawProfile, RawRaft, RawRetention,
-    RawTls, RawTransactions,
+    Raw, RawAdvertise, RawBroker, RawIndex, RawListen, RawLog, RawMember, RawProfile, RawRaft,
+    RawRetention, RawTls, RawTransactions,
 };
 use super::{
-    Advertise, Config, IndexSettings, Listen, LogSettings, Member, NameServerConfig, Profile, RaftSettings,
-    RetentionSettings, TlsFiles, TransactionSettings,
+    Advertise, Config, IndexSettings, Listen, LogSettings, Member, NameServerConfig, Profile,
+    RaftSettings, RetentionSettings, TlsFiles, TransactionSettings,
 };
 
 /// Raft with more voters is slower and not safer.

@@ -13,7 +13,7 @@ use crate::message::MessageKind;
 use crate::wire::raftmq as v1;
 
 use super::status::{group_status, timer_status, topic_status, unavailable};
-use super::{members, recall, transactions};
+use super::{find, members, recall, transactions};
 
 /// What a request without its own values gets.
 const QUEUES_DEFAULT: u32 = 8;
@@ -233,6 +233,13 @@ impl v1::admin_server::Admin for Admin {
         request: Request<v1::DecideTransactionRequest>,
     ) -> Result<Response<v1::DecideTransactionResponse>, Status> {
         transactions::decide(&self.broker, self.allow(request)?).await.map(Response::new)
+    }
+
+    async fn query_messages(
+        &self,
+        request: Request<v1::QueryMessagesRequest>,
+    ) -> Result<Response<v1::QueryMessagesResponse>, Status> {
+        find::query(&self.broker, self.allow(request)?).await.map(Response::new)
     }
 }
 

@@ -14,6 +14,7 @@ mod admin;
 mod budget;
 mod convert;
 mod ending;
+mod find;
 mod heartbeat;
 mod limits;
 pub mod listener;

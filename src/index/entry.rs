@@ -131,7 +131,7 @@ pub(super) fn entries_of(
         let Ok(stored) = decode_record(&item.record) else { return };
         let place = place(applied, item.record_at, item.record.len());
         let entry = |hash| Entry { hash, queue: item.queue, taken, ..place };
-        entries.extend(hashes(topic, &stored.message).map(entry));
+        entries.extend(hashes(Some(topic), &stored.message).map(entry));
     };
     match command {
         Command::Publish(publish) => {
@@ -151,8 +151,6 @@ pub(super) fn entries_of(
                 let topic = topic_of(&stored.message.topic, applied.stamp);
                 let place = place(applied, one.record_at, one.record.len());
                 let taken = Taken::Moved { original: one.original };
-                // Without its topic it can still be found by its id.
-                let topic = topic.unwrap_or_default();
                 let entry = |hash| Entry { hash, taken, ..place };
                 entries.extend(hashes(topic, &stored.message).map(entry));
             }
@@ -173,7 +171,8 @@ fn place(applied: &Applied, record_at: u32, size: usize) -> Entry {
     }
 }
 
-fn hashes(topic: TopicId, message: &Message) -> impl Iterator<Item = u64> {
-    let keys = message.keys.iter().map(move |key| key_hash(topic, key));
-    std::iter::once(id_hash(&message.message_id)).chain(keys)
+/// Of its id, and of its keys where its topic is known.
+fn hashes(topic: Option<TopicId>, message: &Message) -> impl Iterator<Item = u64> {
+    let keys = topic.map(|topic| message.keys.iter().map(move |key| key_hash(topic, key)));
+    std::iter::once(id_hash(&message.message_id)).chain(keys.into_iter().flatten())
 }

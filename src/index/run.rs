@@ -107,7 +107,9 @@ impl Run {
         let expected = expected.and_then(|bytes| bytes.checked_add((HEADER + directory) as u64));
         if expected != Some(len) {
             let entries = header.entries;
-            return Err(damaged(format!("it has {len} bytes, which {entries} entries do not give")));
+            return Err(damaged(format!(
+                "it has {len} bytes, which {entries} entries do not give"
+            )));
         }
         let bytes = file.read_at(HEADER as u64, directory).map_err(io)?;
         let crc = crc32c::crc32c(&bytes);

@@ -11,7 +11,6 @@ use crate::command::{
     Command, HalfItem, Prepare, Publish, PublishItem, Relocation, Schedule, ScheduleItem,
 };
 use crate::env::sim::{Sim, SimEntropy};
-use crate::env::Entropy;
 use crate::message::{BodyEncoding, Message, MessageIdHash, MessageKind, encode_record};
 
 const DIR: &str = "/node/group/index";
@@ -105,11 +104,8 @@ impl Log {
             }
             3 => {
                 let original = LogPosition::new(index);
-                let again = |item: PublishItem| Relocation {
-                    original,
-                    record: item.record,
-                    record_at: 0,
-                };
+                let again =
+                    |item: PublishItem| Relocation { original, record: item.record, record_at: 0 };
                 Command::Relocate(items.into_iter().map(again).collect())
             }
             _ => Command::Publish(Publish { topic: TOPIC, dedup: true, items }),
@@ -135,7 +131,7 @@ impl Log {
     fn all(&self, first: u64, end: u64) -> Vec<Entry> {
         let range = usize::try_from(first).unwrap()..usize::try_from(end).unwrap();
         let of = |(applied, command): &(Applied, Command)| {
-            super::entry::entries_of(applied, command, &mut |_, _| Some(TOPIC))
+            entry::entries_of(applied, command, &mut |_, _| Some(TOPIC))
         };
         self.entries[range].iter().flat_map(of).collect()
     }
@@ -357,11 +353,20 @@ fn a_file_has_these_bytes() {
     assert_eq!(hex, GOLDEN);
 }
 
-const GOLDEN: &str = "";
+const GOLDEN: &str = concat!(
+    "524d514901000000", // magic, version, bits, level
+    "00000000000000000000000000000190000000000000000100000000000000020000000001020304", // from, until, next, term, stamp
+    "0000000000000002",                                                                 // entries
+    "0c1987b70a5f4f43", // checksums of the directory and of the header
+    "0000000054e0dcaf", // the only bucket
+    "ce6bcf145db0d7380000000000000060000000000102030400000000000000000000008c0000000301", // the id's entry
+    "e2beac453cd4390d0000000000000060000000000102030400000000000000000000008c0000000301", // the key's entry
+);
 
 #[test]
 fn hashes_keep_their_values() {
-    assert_eq!(id_hash(""), 0);
-    assert_eq!(key_hash(TOPIC, "k"), 0);
+    assert_eq!(id_hash(""), 16_009_954_647_084_518_184);
+    assert!(GOLDEN.contains(&format!("{:016x}", id_hash("id"))));
+    assert!(GOLDEN.contains(&format!("{:016x}", key_hash(TOPIC, "key"))));
     assert_ne!(key_hash(TopicId::default(), "k"), id_hash("k"));
 }

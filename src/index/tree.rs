@@ -203,8 +203,7 @@ impl Index {
         let (runs, recent, from, until) = {
             let parts = self.0.parts.read();
             let range = (hash, LogPosition::ZERO)..=(hash, LogPosition::new(u64::MAX));
-            let recent: Vec<Entry> =
-                parts.recent.range(range).map(|(_, entry)| *entry).collect();
+            let recent: Vec<Entry> = parts.recent.range(range).map(|(_, entry)| *entry).collect();
             let from = parts.runs.first().map_or(parts.recent_from, |run| run.span.from);
             (parts.runs.clone(), recent, from, parts.reached)
         };

@@ -75,12 +75,7 @@ impl Hosted {
 
     pub(super) fn seat(&self) -> Seat {
         let Self { name, group, bell, index, .. } = self;
-        Seat {
-            name: name.clone(),
-            group: group.clone(),
-            bell: bell.clone(),
-            index: index.clone(),
-        }
+        Seat { name: name.clone(), group: group.clone(), bell: bell.clone(), index: index.clone() }
     }
 
     /// The start, unless the replica ends meanwhile.

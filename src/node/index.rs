@@ -19,6 +19,8 @@ use crate::raft::Group;
 const BLOCK: u64 = 1 << 20;
 /// How long a task that has nothing to do waits for the next entry.
 const IDLE: Duration = Duration::from_secs(1);
+/// Entries that come one by one are added many at a time: a question can wait for so long.
+const GATHER: Duration = Duration::from_millis(10);
 /// After something went wrong.
 const REST: Duration = Duration::from_secs(5);
 
@@ -52,12 +54,12 @@ pub(super) async fn follow(group: Group, index: Index, per_second: ByteSize) {
             Ok(Step::Nothing) => {
                 group.wait_applied(index.reached().next, Instant::now() + IDLE).await;
                 // What is applied may be synced here a little later.
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                tokio::time::sleep(GATHER).await;
             }
             Ok(Step::Added { bytes, behind }) if behind > block => {
                 tokio::time::sleep(share(bytes, per_second)).await;
             }
-            Ok(Step::Added { .. }) => {}
+            Ok(Step::Added { .. }) => tokio::time::sleep(GATHER).await,
             Err(error) => {
                 tracing::warn!(%error, "the index of messages does not go on for now");
                 tokio::time::sleep(REST).await;

@@ -19,6 +19,7 @@ mod crash;
 mod damage;
 mod delayed;
 mod disk_full;
+mod find;
 mod first_start;
 mod kinds_matrix;
 mod limits;

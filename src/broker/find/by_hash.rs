@@ -65,9 +65,10 @@ impl<'a> ByHash<'a> {
     }
 
     pub(super) fn look(mut self) -> Result<Looked, String> {
-        let found = self.index.find(self.hash).map_err(|error| {
-            format!("{error}; the index is made again")
-        })?;
+        let found = self
+            .index
+            .find(self.hash)
+            .map_err(|error| format!("{error}; the index is made again"))?;
         let until = Some((found.until.position, found.until.stamp));
         let mut looked = Looked { until, ..Looked::default() };
         let mut entries: Vec<&Entry> = found.entries.iter().collect();
@@ -100,7 +101,8 @@ impl<'a> ByHash<'a> {
                 _ => None,
             };
             let Some(one) = self.message(entry, origin)? else { continue };
-            let fresh = one.offset.is_none() || seen.insert((one.topic.clone(), one.queue, one.offset));
+            let fresh =
+                one.offset.is_none() || seen.insert((one.topic.clone(), one.queue, one.offset));
             if fresh {
                 bytes += one.message.as_ref().map_or(0, |message| message.body.len());
                 looked.found.push(one);
@@ -263,11 +265,7 @@ impl<'a> ByHash<'a> {
     fn remembered(&self, topic: TopicId, at: LogPosition) -> Result<Option<Place>, String> {
         let transaction = Transaction { topic, at };
         let (half, decided, delayed) = self.replica.group.read(|state| {
-            (
-                state.half(transaction).is_some(),
-                state.decided(transaction),
-                state.delayed_at(at),
-            )
+            (state.half(transaction).is_some(), state.decided(transaction), state.delayed_at(at))
         });
         if half {
             return Ok(Some(Place::Half));

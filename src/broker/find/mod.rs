@@ -35,12 +35,22 @@ const INDEX_POLL: Duration = Duration::from_millis(3);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// A message id, in one topic or in all.
-    Id { id: String, topic: Option<TopicName> },
+    Id {
+        id: String,
+        topic: Option<TopicName>,
+    },
     Key(KeyQuery),
     /// One place, in each broker group.
-    Place { topic: TopicName, queue: QueueId, offset: QueueOffset },
+    Place {
+        topic: TopicName,
+        queue: QueueId,
+        offset: QueueOffset,
+    },
     /// The first message of each queue that was visible at this time or later.
-    Time { topic: TopicName, at: UtcMillis },
+    Time {
+        topic: TopicName,
+        at: UtcMillis,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

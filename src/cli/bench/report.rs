@@ -36,6 +36,9 @@ pub(super) struct Report {
     figures: Figures,
     #[serde(flatten)]
     pub(super) refusals: Option<Refusals>,
+    /// How many keys were given to messages, from k-0 on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) keys: Option<u64>,
     #[serde(flatten)]
     disk: Disk,
     /// Where the disk was measured.
@@ -62,6 +65,7 @@ impl Report {
             durability,
             figures,
             refusals,
+            keys: None,
             disk,
             data,
         }
@@ -97,6 +101,9 @@ pub(super) fn table(report: &Report) -> Table {
             row("refused", format!("{} messages: the broker was overloaded", refusals.refused)),
             row("  p99", micros(refusals.refused_p99_us)),
         ]);
+    }
+    if let Some(keys) = report.keys {
+        rows.push(row("keys", format!("{keys}, from k-0 on")));
     }
     Table::new(["BENCH", report.bench], rows)
 }
