@@ -354,13 +354,20 @@ fn a_file_has_these_bytes() {
 }
 
 const GOLDEN: &str = concat!(
-    "524d514901000000", // magic, version, bits, level
-    "00000000000000000000000000000190000000000000000100000000000000020000000001020304", // from, until, next, term, stamp
-    "0000000000000002",                                                                 // entries
-    "0c1987b70a5f4f43", // checksums of the directory and of the header
-    "0000000054e0dcaf", // the only bucket
-    "ce6bcf145db0d7380000000000000060000000000102030400000000000000000000008c0000000301", // the id's entry
-    "e2beac453cd4390d0000000000000060000000000102030400000000000000000000008c0000000301", // the key's entry
+    // Magic, version, bits, level.
+    "524d514901000000",
+    // From, until, next, term, stamp.
+    "00000000000000000000000000000190000000000000000100000000000000020000000001020304",
+    // Entries.
+    "0000000000000002",
+    // Checksums of the directory and of the header.
+    "0c1987b70a5f4f43",
+    // The only bucket.
+    "0000000054e0dcaf",
+    // The id's entry.
+    "ce6bcf145db0d7380000000000000060000000000102030400000000000000000000008c0000000301",
+    // The key's entry.
+    "e2beac453cd4390d0000000000000060000000000102030400000000000000000000008c0000000301",
 );
 
 #[test]

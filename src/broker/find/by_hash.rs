@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::family::{Family, families};
 use super::units::{Budget, Search, Units};
 use super::{ANSWER_BYTES, FoundMessage, FoundState, KeyQuery, Looked, QUERY_MAX, Wanted};
 use crate::base::{LogPosition, QueueId, QueueOffset, TopicId, TopicName, UtcMillis};
@@ -71,20 +72,19 @@ impl<'a> ByHash<'a> {
             .map_err(|error| format!("{error}; the index is made again"))?;
         let until = Some((found.until.position, found.until.stamp));
         let mut looked = Looked { until, ..Looked::default() };
-        let mut entries: Vec<&Entry> = found.entries.iter().collect();
+        let mut families = families(&found.entries);
         let newest_first = !matches!(self.wanted, Wanted::Key(query) if query.oldest_first);
         if newest_first {
-            entries.reverse();
+            families.reverse();
         }
         let (mut records, mut bytes) = (0, 0);
-        let mut seen = BTreeSet::new();
-        for entry in entries {
+        for family in families {
             if looked.found.len() >= self.limit {
                 break;
             }
             // What is visible with its entry is visible at its stamp.
-            let outside = entry.stamp < self.range.0 || entry.stamp > self.range.1;
-            if entry.taken == Taken::Published && outside {
+            let at_once = family.first.filter(|first| first.taken == Taken::Published);
+            if at_once.is_some_and(|first| !self.is_within(first.stamp)) {
                 continue;
             }
             if records == RECORDS || bytes > ANSWER_BYTES {
@@ -93,47 +93,39 @@ impl<'a> ByHash<'a> {
                 break;
             }
             records += 1;
-            // A record that was written again is the message that it was.
-            let origin = match entry.taken {
-                Taken::Moved { original } => {
-                    found.entries.iter().find(|other| other.position == original)
-                }
-                _ => None,
-            };
-            let Some(one) = self.message(entry, origin)? else { continue };
-            let fresh =
-                one.offset.is_none() || seen.insert((one.topic.clone(), one.queue, one.offset));
-            if fresh {
-                bytes += one.message.as_ref().map_or(0, |message| message.body.len());
-                looked.found.push(one);
-            }
+            let Some(one) = self.message(&family)? else { continue };
+            bytes += one.message.as_ref().map_or(0, |message| message.body.len());
+            looked.found.push(one);
         }
         tidy(&mut looked.found);
         Ok(looked)
     }
 
-    /// What an entry of the index stands for, if that was asked for.
-    fn message(
-        &mut self,
-        entry: &Entry,
-        origin: Option<&Entry>,
-    ) -> Result<Option<FoundMessage>, String> {
-        let Some(message) = self.replica.message_at(entry.position, entry.size)? else {
-            return Ok(self.gone(entry));
+    fn is_within(&self, time: UtcMillis) -> bool {
+        self.range.0 <= time && time <= self.range.1
+    }
+
+    /// What entries of the index stand for, if that was asked for.
+    fn message(&mut self, family: &Family) -> Result<Option<FoundMessage>, String> {
+        let newest = &family.newest;
+        let Some(message) = self.replica.message_at(newest.position, newest.size)? else {
+            return Ok(self.gone(family));
         };
         if !self.is_wanted(&message) {
             return Ok(None);
         }
         let topic = self.replica.group.read(|state| {
             let topic = state.topic(&message.topic);
-            topic.filter(|topic| topic.created <= entry.stamp).map(|topic| (topic.id, topic.queues))
+            topic
+                .filter(|topic| topic.created <= newest.stamp)
+                .map(|topic| (topic.id, topic.queues))
         });
         let place = match topic {
-            Some(topic) => self.place(topic, entry, origin)?,
+            Some(topic) => self.place(topic, family)?,
             // It went with its topic; one of the same name that came later has other messages.
             None => Place::Left,
         };
-        Ok(self.told(entry, place, message))
+        Ok(self.told(family, place, message))
     }
 
     fn is_wanted(&self, message: &Message) -> bool {
@@ -148,14 +140,14 @@ impl<'a> ByHash<'a> {
 
     /// The log has no record to compare with any more. Of an id, of which there is one, the hash is
     /// enough to say that it was there once.
-    fn gone(&self, entry: &Entry) -> Option<FoundMessage> {
+    fn gone(&self, family: &Family) -> Option<FoundMessage> {
         let Wanted::Id { id, topic: Some(topic) } = self.wanted else { return None };
         Some(FoundMessage {
             broker_group: self.replica.name.clone(),
             state: FoundState::Left,
             topic: topic.clone(),
             message_id: id.clone(),
-            position: Some(entry.position),
+            position: Some(family.root),
             queue: None,
             offset: None,
             stored: None,
@@ -163,7 +155,7 @@ impl<'a> ByHash<'a> {
         })
     }
 
-    fn told(&self, entry: &Entry, place: Place, message: Message) -> Option<FoundMessage> {
+    fn told(&self, family: &Family, place: Place, message: Message) -> Option<FoundMessage> {
         let (state, queue, offset, stored) = match place {
             Place::At(queue, offset, stored) => {
                 (FoundState::Visible, Some(queue), Some(offset), Some(stored))
@@ -177,7 +169,7 @@ impl<'a> ByHash<'a> {
             Place::Unknown => (FoundState::Unknown, None, None, None),
             Place::Never => return None,
         };
-        if stored.is_some_and(|stored| stored < self.range.0 || stored > self.range.1) {
+        if stored.is_some_and(|stored| !self.is_within(stored)) {
             return None;
         }
         Some(FoundMessage {
@@ -185,7 +177,7 @@ impl<'a> ByHash<'a> {
             state,
             topic: message.topic.clone(),
             message_id: message.message_id.clone(),
-            position: Some(entry.position),
+            position: Some(family.root),
             queue,
             offset,
             stored,
@@ -193,26 +185,17 @@ impl<'a> ByHash<'a> {
         })
     }
 
-    fn place(
-        &mut self,
-        (topic, queues): (TopicId, u32),
-        entry: &Entry,
-        origin: Option<&Entry>,
-    ) -> Result<Place, String> {
-        let Taken::Moved { original } = entry.taken else {
-            return self.place_of(topic, entry, &[entry.position]);
-        };
-        let places = [original, entry.position];
-        if let Some(origin) = origin.filter(|origin| !matches!(origin.taken, Taken::Moved { .. })) {
-            return self.place_of(topic, origin, &places);
+    fn place(&mut self, (topic, queues): (TopicId, u32), family: &Family) -> Result<Place, String> {
+        if let Some(first) = &family.first {
+            return self.place_of(topic, first, &family.places);
         }
-        if let Some(place) = self.remembered(topic, original)? {
+        if let Some(place) = self.remembered(topic, family.root)? {
             return Ok(place);
         }
         // Nothing tells the queue or the time: its first record has left.
         for queue in (0..queues).map(QueueId::new) {
             let units = Units::of(self.replica, topic, queue);
-            match units.search(&places, (UtcMillis::ZERO, FOREVER), &mut self.budget)? {
+            match units.search(&family.places, (UtcMillis::ZERO, FOREVER), &mut self.budget)? {
                 Search::At(offset, Unit { visible, .. }) => {
                     return Ok(Place::At(queue, offset, visible));
                 }
@@ -220,7 +203,7 @@ impl<'a> ByHash<'a> {
                 Search::GaveUp => return Ok(Place::Unknown),
             }
         }
-        Ok(Place::Left)
+        Ok(Place::Unknown)
     }
 
     /// `entry` is of the record's first place; its unit points at one of `places`.

@@ -7,6 +7,7 @@
 //! compared with what was asked for.
 
 mod by_hash;
+mod family;
 mod units;
 
 use std::time::Duration;
@@ -116,7 +117,7 @@ pub enum FoundState {
     Half,
     /// It was there and has left: with retention, or with its topic.
     Left,
-    /// Delayed or transactional, and too long ago to know whether it ever became visible.
+    /// Delayed, transactional or long under way, and too long ago to know what became of it.
     Unknown,
 }
 
