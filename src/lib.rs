@@ -8,6 +8,7 @@ pub mod env;
 pub mod message;
 pub mod filter;
 pub mod command;
+pub mod index;
 pub mod commit_log;
 pub mod machine;
 pub mod raft;

@@ -25,6 +25,7 @@ const ROOMS: &[Room] = &[
     Room { name: "message", may: &["base"] },
     Room { name: "filter", may: &["base", "message"] },
     Room { name: "command", may: &["base", "message"] },
+    Room { name: "index", may: &["base", "metrics", "env", "message", "command"] },
     Room { name: "commit_log", may: &["base", "metrics", "env"] },
     Room { name: "machine", may: &["base", "env", "message", "command"] },
     Room { name: "raft", may: REPLICATED },
@@ -40,11 +41,31 @@ const ROOMS: &[Room] = &[
 
 const REPLICATED: &[&str] =
     &["base", "metrics", "env", "message", "filter", "command", "commit_log", "machine"];
-const BROKER: &[&str] =
-    &["base", "metrics", "env", "message", "filter", "command", "commit_log", "machine", "raft"];
+const BROKER: &[&str] = &[
+    "base",
+    "metrics",
+    "env",
+    "message",
+    "filter",
+    "command",
+    "index",
+    "commit_log",
+    "machine",
+    "raft",
+];
 /// Rooms whose `Options` the settings become.
-const OPTIONS: &[&str] =
-    &["base", "env", "commit_log", "machine", "raft", "broker", "name_server", "grpc", "http"];
+const OPTIONS: &[&str] = &[
+    "base",
+    "env",
+    "index",
+    "commit_log",
+    "machine",
+    "raft",
+    "broker",
+    "name_server",
+    "grpc",
+    "http",
+];
 const EVERYTHING: &[&str] = &[
     "base",
     "wire",
@@ -53,6 +74,7 @@ const EVERYTHING: &[&str] = &[
     "message",
     "filter",
     "command",
+    "index",
     "commit_log",
     "machine",
     "raft",
@@ -102,7 +124,7 @@ enum Places {
 
 /// What the simulator runs, tests whole, and repeats: `base` to `machine`.
 const SIMULATED: &[&str] =
-    &["base", "metrics", "env", "message", "filter", "command", "commit_log", "machine"];
+    &["base", "metrics", "env", "message", "filter", "command", "index", "commit_log", "machine"];
 const REAL_ENV: &str = "env/os";
 
 const RAFT: Places = Places::Only(&["raft/"]);

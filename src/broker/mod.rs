@@ -20,6 +20,7 @@ mod delay;
 mod desk;
 mod error;
 mod facade;
+mod find;
 mod forward;
 mod gone;
 mod groups;
@@ -64,6 +65,9 @@ pub use error::{
     ReceiveError, RouteError, SendError, TimerError, TopicError, Unavailable,
 };
 pub use facade::{Broker, Seat};
+pub use find::{
+    Answer, AnswerPart, FindError, FoundMessage, FoundState, KeyQuery, QUERY_MAX, Wanted,
+};
 pub use gone::{Gone, Leaving, leaving};
 pub use pull::{OffsetOf, PULL_QUEUES, PullRequest, Pulled, QueueRequest};
 pub use pulse::Pulse;

@@ -24,6 +24,7 @@ use crate::broker::waiters::Waiters;
 use crate::broker::written::Written;
 use crate::broker::{ASKED_OF_BROKER, Bell, Options};
 use crate::env::Env;
+use crate::index::Index;
 use crate::raft::{AskError, Group};
 
 /// How long a request without a deadline of its own may take.
@@ -58,6 +59,8 @@ pub struct Inner {
     pub(super) pulse: Arc<Notify>,
     pub(super) expired: Arc<Mutex<BTreeMap<(GroupId, TopicId), u64>>>,
     pub(super) dead: Arc<Mutex<BTreeMap<(GroupId, TopicId), u64>>>,
+    /// Follows the applied log; another task of the node fills it.
+    pub(super) index: Option<Index>,
 }
 
 impl std::ops::Deref for Replica {
@@ -73,7 +76,7 @@ impl Replica {
     pub(super) fn new(
         env: Env,
         name: BrokerGroupName,
-        (group, bell): (Group, &Bell),
+        (group, bell, index): (Group, &Bell, Option<Index>),
         (clients, producers): (Clients, Producers),
         options: Options,
     ) -> (Self, Pulse) {
@@ -97,6 +100,7 @@ impl Replica {
             pulse: bell.pulse.clone(),
             expired: bell.expired.clone(),
             dead: bell.dead.clone(),
+            index,
         }));
         let pulse = Pulse::new(replica.clone(), lane_task);
         (replica, pulse)

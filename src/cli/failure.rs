@@ -46,6 +46,8 @@ pub(super) enum Failure {
     Disk { path: PathBuf, source: io::Error },
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
+    #[error("nothing was found, but the answer is INCOMPLETE: {why}")]
+    FoundNothingYet { why: String },
     #[error("cannot start the runtime: {0}")]
     Runtime(io::Error),
     #[error("cannot listen to signals: {0}")]

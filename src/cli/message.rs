@@ -15,6 +15,7 @@ use crate::client::{Draft, PRIORITY_MAX, Producer, Received, SentMessage, Simple
 use super::Ask;
 use super::delayed::{Recall, Reschedule, When};
 use super::failure::Failure;
+use super::find::{At, Get, Query};
 use super::group::{group_name, millis};
 use super::listen::Listen;
 use super::output::{Output, Table, or_dash};
@@ -35,6 +36,12 @@ pub(super) enum Message {
     Listen(Listen),
     /// Read a queue from an offset on. Nothing is hidden from anybody, and nothing is kept of it.
     Pull(Pull),
+    /// Find a message by its id, or by topic, queue and offset.
+    Get(Get),
+    /// Find messages by a key.
+    Query(Query),
+    /// Show the first message of each queue that was visible at a time or later.
+    At(At),
 }
 
 #[derive(Debug, Args)]
@@ -122,6 +129,9 @@ impl Message {
             Self::Reschedule(reschedule) => reschedule.run(output).await,
             Self::Listen(listen) => listen.run(output).await,
             Self::Pull(pull) => pull.run(output).await,
+            Self::Get(get) => get.run(output).await,
+            Self::Query(query) => query.run(output).await,
+            Self::At(at) => at.run(output).await,
         }
     }
 }

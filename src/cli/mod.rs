@@ -13,9 +13,11 @@ mod config;
 mod delayed;
 mod dlq;
 mod failure;
+mod find;
 mod group;
 mod inspect;
 mod listen;
+mod instant;
 mod members;
 mod message;
 mod output;
@@ -65,7 +67,7 @@ enum Command {
     /// Create, list, describe and delete consumer groups.
     #[command(subcommand)]
     Group(group::Group),
-    /// Send and receive messages.
+    /// Send and receive messages, and find them again.
     #[command(subcommand)]
     Message(message::Message),
     /// List transactional messages that wait for a decision, and decide.
@@ -194,6 +196,15 @@ mod tests {
             "bench e2e --endpoint h:1 --stay",
             "bench raft --in-flight 1",
             "bench consumers --count 1000 --topics 10 --sharing 5 --process 1 --process 2",
+            "message get ID",
+            "message get ID --topic t --output json",
+            "message get --topic t --queue 3 --offset 17",
+            "message query --topic t --key k",
+            "message query --topic t --key k --since 10m --limit 5 --oldest-first",
+            "message query --topic t --key k --from 2026-11-30T18:00:00Z --to 1796060000000",
+            "message at --topic t --time 1h",
+            "bench produce --keys --topic t",
+            "bench query --topic t --keys 1000 --count 50",
             "inspect log DIR --from 3 --limit 10 --commands",
         ] {
             let words = line.split(' ').map(str::to_owned);
@@ -220,6 +231,14 @@ mod tests {
             "group create NAME --backoff exponential:10m,2,1s",
             "dlq read GROUP",
             "dlq redrive GROUP --rate 0",
+            "message get",
+            "message get ID --queue 1 --offset 1 --topic t",
+            "message get --queue 1 --offset 1",
+            "message get --topic t --queue 1",
+            "message query --topic t --key k --limit 1001",
+            "message query --topic t",
+            "message at --topic t --time soon",
+            "bench query --keys 0",
             "bench produce --in-flight 0",
             "bench produce --batch 129",
             "bench raft --size 4194305",

@@ -10,12 +10,12 @@ use crate::{commit_log, raft};
 use super::address::{HostPort, HostPortError};
 use super::error::RelationError;
 use super::raw::{
-    Raw, RawAdvertise, RawBroker, RawListen, RawLog, RawMember, RawProfile, RawRaft, RawRetention,
-    RawTls, RawTransactions,
+    Raw, RawAdvertise, RawBroker, RawIndex, RawListen, RawLog, RawMember, RawProfile, RawRaft,
+    RawRetention, RawTls, RawTransactions,
 };
 use super::{
-    Advertise, Config, Listen, LogSettings, Member, NameServerConfig, Profile, RaftSettings,
-    RetentionSettings, TlsFiles, TransactionSettings,
+    Advertise, Config, IndexSettings, Listen, LogSettings, Member, NameServerConfig, Profile,
+    RaftSettings, RetentionSettings, TlsFiles, TransactionSettings,
 };
 
 /// Raft with more voters is slower and not safer.
@@ -30,6 +30,9 @@ const RESERVE_MIN: ByteSize = ByteSize::mib(64);
 const RESERVE_MAX: ByteSize = ByteSize::gib(1024);
 const SCRUB_MIN: ByteSize = ByteSize::mib(1);
 const SCRUB_MAX: ByteSize = ByteSize::gib(4);
+const INDEXED: ByteSize = ByteSize::mib(64);
+const INDEXED_MIN: ByteSize = ByteSize::new(4 << 10);
+const INDEXED_MAX: ByteSize = ByteSize::gib(4);
 const CONNECTIONS_MIN: u32 = 16;
 const CONNECTIONS_MAX: u32 = 1_000_000;
 const UNDER_WAY_MIN: ByteSize = raft::ADMISSION_MIN;
@@ -109,6 +112,7 @@ impl TryFrom<Raw> for Config {
             create_on_use: raw.broker.create_on_use.unwrap_or(profile == Profile::Dev),
             transactions: transactions(&raw.transactions)?,
             admin_from_anywhere: raw.admin.from_anywhere.unwrap_or(false),
+            index: index(&raw.index)?,
         })
     }
 }
@@ -131,6 +135,7 @@ impl TryFrom<Raw> for NameServerConfig {
             broker,
             transactions,
             admin,
+            index,
         } = raw;
         let used = [
             ("node", node.id.is_some() || node.data.is_some() || node.profile.is_some()),
@@ -142,6 +147,7 @@ impl TryFrom<Raw> for NameServerConfig {
             ("broker", broker != RawBroker::default()),
             ("transactions", transactions != RawTransactions::default()),
             ("admin", admin.from_anywhere.is_some()),
+            ("index", index != RawIndex::default()),
         ];
         match used.into_iter().find(|(_, used)| *used) {
             Some((section, _)) => Err(RelationError::NotForNameServers { section }),
@@ -413,6 +419,15 @@ fn transactions(raw: &RawTransactions) -> Result<TransactionSettings, RelationEr
     within("check_interval", check_interval.get(), CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX)?;
     within("checks_max", checks_max.into(), 1, CHECKS_MAX.into())?;
     Ok(TransactionSettings { first_check, check_interval, checks_max })
+}
+
+fn index(raw: &RawIndex) -> Result<IndexSettings, RelationError> {
+    let (min, max) = (INDEXED_MIN, INDEXED_MAX);
+    let value = raw.bytes_per_second.unwrap_or(INDEXED);
+    if (min..=max).contains(&value) {
+        return Ok(IndexSettings { bytes_per_second: value });
+    }
+    Err(RelationError::Index { what: "bytes_per_second", value, min, max })
 }
 
 fn within(

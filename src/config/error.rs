@@ -106,6 +106,8 @@ pub enum RelationError {
     UnderWay { value: ByteSize, min: ByteSize, max: ByteSize },
     #[error("transactions.{what} is {value}; allowed is {min} to {max}")]
     Transactions { what: &'static str, value: u64, min: u64, max: u64 },
+    #[error("index.{what} is {value}; allowed is {min} to {max}")]
+    Index { what: &'static str, value: ByteSize, min: ByteSize, max: ByteSize },
     #[error("raft.election_max_ms is {value}; allowed is up to {max}")]
     ElectionTooLong { value: u64, max: u64 },
 }

@@ -123,6 +123,11 @@ grpc = "broker-3.example.org:8081"
 [admin]
 # Answer admin calls to any peer, not only to those of this machine.
 # from_anywhere = false
+
+[index]
+# How fast the log is read to find messages by id and key, while that is far behind: after its files
+# were lost, or on a new node; 4KiB to 4GiB.
+# bytes_per_second = "64MiB"
 "#;
 
 #[cfg(test)]
@@ -142,7 +147,7 @@ mod tests {
             _ => line,
         });
         let uncommented: Vec<&str> = settings.collect();
-        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 41);
+        assert_eq!(uncommented.iter().filter(|line| line.contains(" = ")).count(), 42);
         // Saying the durability is more than not saying it: a broker group that has another one
         // is refused then.
         let shown = parse(&uncommented.join("\n"));

@@ -59,6 +59,7 @@ pub struct Config {
     pub transactions: TransactionSettings,
     /// Admin calls are answered to any peer, not to loopback peers only.
     pub admin_from_anywhere: bool,
+    pub index: IndexSettings,
 }
 
 /// Everything that a name server which runs alone is told.
@@ -150,6 +151,13 @@ pub struct TransactionSettings {
     pub first_check: Millis,
     pub check_interval: Millis,
     pub checks_max: u32,
+}
+
+/// How messages are found again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexSettings {
+    /// Log bytes that are read in a second while the index is far behind.
+    pub bytes_per_second: ByteSize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,6 +25,7 @@ pub(super) struct Raw {
     pub(super) broker: RawBroker,
     pub(super) transactions: RawTransactions,
     pub(super) admin: RawAdmin,
+    pub(super) index: RawIndex,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -141,6 +142,13 @@ pub(super) struct RawTransactions {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawAdmin {
     pub(super) from_anywhere: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawIndex {
+    #[serde(deserialize_with = "size")]
+    pub(super) bytes_per_second: Option<ByteSize>,
 }
 
 fn host_port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HostPort, D::Error> {

@@ -15,7 +15,7 @@ use crate::message::MessageKind;
 use crate::wire::raftmq as v1;
 
 use super::status::{group_status, timer_status, topic_status, unavailable};
-use super::{cursors, dead_letters, members, recall, transactions};
+use super::{cursors, dead_letters, find, members, recall, transactions};
 
 /// What a request without its own values gets.
 const QUEUES_DEFAULT: u32 = 8;
@@ -274,6 +274,13 @@ impl v1::admin_server::Admin for Admin {
         let name = group_name(&request.name)?;
         let paused = self.broker.pause_group(&name, request.paused).await;
         Ok(Response::new(group(paused.map_err(|error| group_status(&error))?)))
+    }
+
+    async fn query_messages(
+        &self,
+        request: Request<v1::QueryMessagesRequest>,
+    ) -> Result<Response<v1::QueryMessagesResponse>, Status> {
+        find::query(&self.broker, self.allow(request)?).await.map(Response::new)
     }
 }
 

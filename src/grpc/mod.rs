@@ -17,6 +17,7 @@ mod convert;
 mod dead_letters;
 mod cursors;
 mod ending;
+mod find;
 mod heartbeat;
 mod limits;
 pub mod listener;

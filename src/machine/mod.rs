@@ -75,7 +75,7 @@ pub use self::limits::{
 pub use self::retention::{Front, Mark};
 pub use self::state::State;
 pub use self::store::{Opened, Rejected};
-pub use self::timers::Ahead;
+pub use self::timers::{Ahead, DelayedAt};
 pub use self::topics::Topic;
 pub use self::transactions::Half;
 

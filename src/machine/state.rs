@@ -20,7 +20,7 @@ use super::late::LateUnits;
 use super::retention::{Front, Mark, Marks};
 use super::stored_offsets::StoredOffsets;
 use super::subscriptions::Subscriptions;
-use super::timers::{Ahead, Most, Timers};
+use super::timers::{Ahead, DelayedAt, Most, Timers};
 use super::topics::{Topic, Topics};
 use super::transactions::{DecidedMemory, Half, Halves};
 use crate::base::{
@@ -551,5 +551,11 @@ impl State {
     /// Topics with a retention of their own, in the order of ids.
     pub fn kept_topics(&self) -> impl Iterator<Item = &Topic> {
         self.topics.iter_by_id().filter(|topic| topic.keep.is_some())
+    }
+
+    /// Where a delayed message is that is pending, or whose record is kept beyond the log's front;
+    /// by where the record lay first.
+    pub fn delayed_at(&self, original: LogPosition) -> Option<DelayedAt> {
+        self.timers.at(original)
     }
 }

@@ -90,6 +90,13 @@ catalog! {
     REQUEST_SECONDS: Histogram "raftmq_request_seconds" ["rpc"] Seconds
         "How long client requests took on this node, long polls with their waiting."
 
+    INDEX_LAG_BYTES: Gauge "raftmq_index_lag_bytes" ["broker_group"] Bytes
+        "Bytes of applied entries in which messages cannot be found by id or key on this node yet."
+    INDEX_FILES: Gauge "raftmq_index_files" ["broker_group"] Count
+        "Files of this replica's index of message ids and keys."
+    INDEX_BYTES: Gauge "raftmq_index_bytes" ["broker_group"] Bytes
+        "Bytes of this replica's index of message ids and keys."
+
     BUILD_INFO: Gauge "raftmq_build_info" ["version"] Count
         "Always 1, with the version of the program as a label."
     DURABILITY_MODE: Gauge "raftmq_durability_mode" ["broker_group", "mode"] Count

@@ -8,10 +8,12 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use crate::base::BrokerGroupName;
 use crate::broker::Broker;
 use crate::commit_log::{LogStats, SYNC_BUCKETS_MICROS};
+use crate::index::Index;
 use crate::metrics as names;
 use crate::raft::{Group, Role};
 
 use super::hosted::Hosted;
+use super::index;
 use super::live::count;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -21,7 +23,7 @@ pub(super) async fn keep(handle: PrometheusHandle, groups: Vec<Told>, broker: Br
     names::BUILD_INFO.set([env!("CARGO_PKG_VERSION")], 1);
     let mut before = vec![LogStats::default(); groups.len()];
     loop {
-        for (Told { name, group }, before) in groups.iter().zip(&mut before) {
+        for (Told { name, group, index }, before) in groups.iter().zip(&mut before) {
             let name = name.as_str();
             let stats = group.log().stats();
             log(name, group, before, &stats);
@@ -29,6 +31,7 @@ pub(super) async fn keep(handle: PrometheusHandle, groups: Vec<Told>, broker: Br
             replica(name, group);
             state(name, group);
             health(name, group);
+            messages(name, group, index.as_ref());
         }
         names::RECEIVE_WAITING.set([], broker.waiting() as u64);
         process();
@@ -42,10 +45,15 @@ pub(super) async fn keep(handle: PrometheusHandle, groups: Vec<Told>, broker: Br
 pub(super) struct Told {
     name: BrokerGroupName,
     group: Group,
+    index: Option<Index>,
 }
 
 pub(super) fn of(hosted: &[Hosted]) -> Vec<Told> {
-    let told = |hosted: &Hosted| Told { name: hosted.name.clone(), group: hosted.group.clone() };
+    let told = |hosted: &Hosted| Told {
+        name: hosted.name.clone(),
+        group: hosted.group.clone(),
+        index: hosted.index.clone(),
+    };
     hosted.iter().map(told).collect()
 }
 
@@ -70,6 +78,14 @@ fn replica(name: &str, group: &Group) {
     ] {
         gauge.set([name], count(index).saturating_sub(1));
     }
+}
+
+fn messages(name: &str, group: &Group, messages: Option<&Index>) {
+    let Some(messages) = messages else { return };
+    let stats = messages.stats();
+    names::INDEX_LAG_BYTES.set([name], index::lag(group, messages));
+    names::INDEX_FILES.set([name], stats.files as u64);
+    names::INDEX_BYTES.set([name], stats.bytes);
 }
 
 fn health(name: &str, group: &Group) {

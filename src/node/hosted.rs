@@ -8,11 +8,12 @@ use crate::base::{BrokerGroupId, BrokerGroupName};
 use crate::broker::{Bell, Seat};
 use crate::config::Config;
 use crate::env::Env;
+use crate::index::Index;
 use crate::raft::{Belonging, Group, Options, TransferError, refill};
 
 use super::live::Live;
 use super::peers::{Desk, tell_now};
-use super::{NodeError, raft_options};
+use super::{NodeError, index, raft_options, replica_dir};
 
 /// A replica that still cannot be opened after so many attempts to mend it is not mended by more.
 const MENDS_MAX: u32 = 3;
@@ -25,6 +26,8 @@ pub(super) struct Hosted {
     pub(super) group: Group,
     pub(super) desk: Arc<Desk>,
     bell: Bell,
+    /// `None` when it could not be opened.
+    pub(super) index: Option<Index>,
 }
 
 impl Hosted {
@@ -60,12 +63,19 @@ impl Hosted {
             }
         };
         assert!(desk.group.set(group.clone()).is_ok(), "a desk has one replica");
-        Ok(Self { name: name.clone(), id, group, desk, bell })
+        let dir = replica_dir(config, name).join("index");
+        let log = group.log().clone();
+        let opening = tokio::task::spawn_blocking(move || index::open(&env, &dir, &log));
+        let index = opening.await.map_err(|error| NodeError::Task {
+            task: "opening the index",
+            reason: error.to_string(),
+        })?;
+        Ok(Self { name: name.clone(), id, group, desk, bell, index })
     }
 
     pub(super) fn seat(&self) -> Seat {
-        let Self { name, group, bell, .. } = self;
-        Seat { name: name.clone(), group: group.clone(), bell: bell.clone() }
+        let Self { name, group, bell, index, .. } = self;
+        Seat { name: name.clone(), group: group.clone(), bell: bell.clone(), index: index.clone() }
     }
 
     /// The start, unless the replica ends meanwhile.

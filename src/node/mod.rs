@@ -11,6 +11,7 @@ mod error;
 mod gauges;
 mod handles;
 mod hosted;
+mod index;
 mod live;
 mod load;
 mod lock;

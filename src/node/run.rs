@@ -30,7 +30,9 @@ use super::peers::register;
 use super::readiness::Readiness;
 use super::signals::Signals;
 use super::tasks::Tasks;
-use super::{NodeError, broker_options, gauges, names, scrub, spread, take_all_handles, tls};
+use super::{
+    NodeError, broker_options, gauges, index, names, scrub, spread, take_all_handles, tls,
+};
 
 /// How long tasks may take to end; the gRPC server waits up to twice three seconds by itself.
 const TASKS_END: Duration = Duration::from_secs(7);
@@ -161,10 +163,21 @@ impl Node {
         self.front.endless("the spread of leaders", spread);
         let metrics = gauges::keep(metrics::install(), gauges::of(&self.hosted), broker.clone());
         self.front.endless("metrics", metrics);
+        self.follow_logs();
         self.serve_clients(broker);
         self.carry_load();
         self.readiness.serving();
         Ok(())
+    }
+
+    fn follow_logs(&mut self) {
+        for hosted in &self.hosted {
+            let Some(messages) = &hosted.index else { continue };
+            let (group, per_second) = (hosted.group.clone(), self.config.index.bytes_per_second);
+            let follow = index::follow(group, messages.clone(), per_second);
+            self.back.endless("the index of messages", follow);
+            self.back.endless("merging the index of messages", index::merge(messages.clone()));
+        }
     }
 
     /// The load of `bench raft` goes to the first broker group.

@@ -21,6 +21,7 @@ mod damage;
 mod dead_letters;
 mod delayed;
 mod disk_full;
+mod find;
 mod first_start;
 mod kinds_matrix;
 mod limits;

@@ -161,7 +161,7 @@ impl Node {
             if let Err(error) = group.start().await {
                 return format!("starting: {error}");
             }
-            let seat = Seat { name, group: group.clone(), bell };
+            let seat = Seat { name, group: group.clone(), bell, index: None };
             let options = Options {
                 node: id_of(self.host),
                 create_on_use: false,

@@ -6,6 +6,7 @@ mod dead_letters;
 mod cursors;
 mod delay;
 mod deliveries;
+mod find;
 mod receive;
 mod send;
 mod transactions;
@@ -24,6 +25,7 @@ use crate::broker::error::{NoBrokerGroup, NoTopic, RouteError};
 use crate::broker::transactions::Producers;
 use crate::broker::{Bell, Nodes, Options, Pulse, Replica};
 use crate::env::Env;
+use crate::index::Index;
 use crate::raft::Group;
 
 /// How long a request without a deadline of its own may take.
@@ -35,6 +37,8 @@ pub struct Seat {
     pub name: BrokerGroupName,
     pub group: Group,
     pub bell: Bell,
+    /// Where messages are found again; `None` where nobody looks for any.
+    pub index: Option<Index>,
 }
 
 /// The facade. Cheap to clone.
@@ -68,11 +72,11 @@ impl Broker {
         seats.sort_by(|one, other| one.name.cmp(&other.name));
         let clients = Clients::default();
         let producers = Producers::default();
-        let seated = |Seat { name, group, bell }| {
+        let seated = |Seat { name, group, bell, index }| {
             Replica::new(
                 env.clone(),
                 name,
-                (group, &bell),
+                (group, &bell, index),
                 (clients.clone(), producers.clone()),
                 options,
             )

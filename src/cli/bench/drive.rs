@@ -49,6 +49,17 @@ pub(super) struct Course {
     /// Messages received that had been handed out before.
     repeated: Cell<u64>,
     last_error: RefCell<Option<ClientError>>,
+    /// Keys that were given to messages.
+    keys: Cell<u64>,
+}
+
+/// What the loops of `produce` send.
+struct Load {
+    producer: Rc<Producer>,
+    kind: Sort,
+    drafts: Vec<Draft>,
+    /// Each message has a key of its own.
+    keys: bool,
 }
 
 /// When counting begins and when everything ends.
@@ -72,12 +83,23 @@ impl Times {
 impl Course {
     pub(super) fn new(endpoint: String, topic: TopicName, shape: Shape) -> Rc<Self> {
         let (tally, refused, last_error) = (Tally::new(), Tally::new(), RefCell::new(None));
-        let repeated = Cell::new(0);
-        Rc::new(Self { endpoint, topic, shape, tally, refused, repeated, last_error })
+        let (repeated, keys) = (Cell::new(0), Cell::new(0));
+        Rc::new(Self { endpoint, topic, shape, tally, refused, repeated, last_error, keys })
     }
 
     pub(super) fn repeated(&self) -> u64 {
         self.repeated.get()
+    }
+
+    /// How many keys were given to messages.
+    pub(super) fn keys(&self) -> u64 {
+        self.keys.get()
+    }
+
+    fn next_key(&self) -> String {
+        let number = self.keys.get();
+        self.keys.set(number + 1);
+        format!("k-{number}")
     }
 
     fn draft(&self, body: Bytes) -> Draft {
@@ -151,6 +173,7 @@ impl Course {
         self: &Rc<Self>,
         rate: Option<u32>,
         kind: Sort,
+        keys: bool,
     ) -> Result<(Figures, Refusals), Failure> {
         let in_flight = usize::try_from(self.shape.in_flight).expect("at most 65536");
         let producer = Rc::new(Producer::connect(&self.endpoint, in_flight).await?);
@@ -164,7 +187,7 @@ impl Course {
                 Pace { next: start + interval.mul_f64(share), interval }
             });
             let drafts = self.drafts_of(place, kind);
-            let load = (Rc::clone(&producer), kind, drafts);
+            let load = Load { producer: Rc::clone(&producer), kind, drafts, keys };
             loops.spawn_local(Rc::clone(self).produce_loop(load, times, pace));
         }
         self.run("produce", loops).await;
@@ -178,12 +201,9 @@ impl Course {
         Ok((self.figures(self.shape.time())?, refusals))
     }
 
-    async fn produce_loop(
-        self: Rc<Self>,
-        (producer, kind, drafts): (Rc<Producer>, Sort, Vec<Draft>),
-        times: Times,
-        mut pace: Option<Pace>,
-    ) {
+    async fn produce_loop(self: Rc<Self>, load: Load, times: Times, mut pace: Option<Pace>) {
+        let Load { producer, kind, mut drafts, keys } = load;
+        let mut fresh = keys;
         loop {
             if let Some(pace) = &mut pace {
                 pace.wait().await;
@@ -192,6 +212,10 @@ impl Course {
             if begun >= times.end {
                 return;
             }
+            // What failed goes again with the keys that it had, so that no key is left out.
+            if std::mem::take(&mut fresh) {
+                drafts.iter_mut().for_each(|draft| draft.keys = vec![self.next_key()]);
+            }
             let sent = match kind {
                 Sort::Normal | Sort::Ordered => producer.send(&drafts).await.map(drop),
                 Sort::Delayed => producer.send_at(&drafts, Some(in_an_hour())).await.map(drop),
@@ -199,7 +223,10 @@ impl Course {
             };
             let now = Instant::now();
             let tally = match sent {
-                Ok(()) => &self.tally,
+                Ok(()) => {
+                    fresh = keys;
+                    &self.tally
+                }
                 Err(error) => {
                     let overload = error.is_overload();
                     let pause = error.retry_after().unwrap_or(PAUSE);

@@ -10,6 +10,7 @@ mod consumers;
 mod delayed;
 mod disk;
 mod drive;
+mod query;
 mod report;
 
 use std::collections::BTreeSet;
@@ -44,6 +45,8 @@ pub(super) enum Bench {
     Consumers(consumers::Consumers),
     /// Send messages for later, and tell how soon after their time they were visible.
     Delayed(delayed::DelayedLoad),
+    /// Find messages by random keys, one after the other.
+    Query(query::Query),
     /// Log and machine alone: propose inside the leader of three nodes that are started for it.
     Raft(Raft),
 }
@@ -97,6 +100,9 @@ pub(super) struct Produce {
     /// committed.
     #[arg(long, value_enum, default_value_t = Sort::Normal)]
     kind: Sort,
+    /// Give each message a key of its own: k-0, k-1 and so on.
+    #[arg(long)]
+    keys: bool,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -166,6 +172,10 @@ impl Bench {
                 output.show(&report, consumers::table);
                 return Ok(());
             }
+            Self::Query(query) => {
+                output.show(&query.run().await?, query::table);
+                return Ok(());
+            }
             Self::Delayed(delayed) => {
                 delayed::show(output, &delayed.run().await?);
                 return Ok(());
@@ -217,7 +227,7 @@ impl Produce {
         let disk = disk::measure(&self.shape.data).await?;
         let End { endpoint, durability } = self.way.end().await?;
         let course = Course::new(endpoint, self.topic, self.shape.clone());
-        let (figures, refusals) = course.produce(self.rate, self.kind).await?;
+        let (figures, refusals) = course.produce(self.rate, self.kind, self.keys).await?;
         let (bench, latency_of) = match self.kind {
             Sort::Normal => ("produce", "a send, until it is answered OK"),
             Sort::Ordered => ("ordered", "a send, until it is answered OK"),
@@ -228,6 +238,7 @@ impl Produce {
         };
         let mut report = Report::new(bench, latency_of, &self.shape, figures, disk);
         report.refusals = Some(refusals);
+        report.keys = self.keys.then(|| course.keys());
         report.durability = durability;
         Ok(report)
     }

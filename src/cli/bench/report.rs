@@ -39,6 +39,9 @@ pub(super) struct Report {
     /// Messages that had been handed out before, of those received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) repeated: Option<u64>,
+    /// How many keys were given to messages, from k-0 on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) keys: Option<u64>,
     #[serde(flatten)]
     disk: Disk,
     /// Where the disk was measured.
@@ -66,6 +69,7 @@ impl Report {
             figures,
             refusals,
             repeated,
+            keys: None,
             disk,
             data,
         }
@@ -104,6 +108,9 @@ pub(super) fn table(report: &Report) -> Table {
     }
     if let Some(repeated) = report.repeated {
         rows.push(row("received again", format!("{repeated} messages")));
+    }
+    if let Some(keys) = report.keys {
+        rows.push(row("keys", format!("{keys}, from k-0 on")));
     }
     Table::new(["BENCH", report.bench], rows)
 }

@@ -117,6 +117,8 @@ fn sizes_keep_within_limits_and_to_each_other() {
     let plain = parse(&with("[log]\nsegment_bytes = 16777216\n")).unwrap();
     assert_eq!(plain.log.segment, ByteSize::mib(16));
     assert!(parse(&with("[log]\nsegment_bytes = -1\n")).is_err());
+    let off = broken(&with("[index]\nbytes_per_second = 0\n"));
+    assert!(matches!(off, RelationError::Index { what: "bytes_per_second", .. }));
     let off = broken(&with("[log]\nscrub_bytes_per_second = 0\n"));
     assert!(matches!(off, RelationError::Size { what: "scrub_bytes_per_second", .. }));
 }

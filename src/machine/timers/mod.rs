@@ -31,7 +31,7 @@ use super::codec::require;
 use super::deliveries::Starts;
 use super::error::SectionError;
 use super::limits::TIMERS_MAX;
-use crate::base::{LogPosition, Millis, Mutant, QueueOffset, TopicId, UtcMillis};
+use crate::base::{LogPosition, Millis, Mutant, QueueId, QueueOffset, TopicId, UtcMillis};
 use crate::command::{Reader, Refusal, TimerKey, TimerOutcome, Unit, Writer};
 use crate::message::MessageIdHash;
 
@@ -41,6 +41,13 @@ pub(super) use self::rows::{Phase, Row, RowsImage};
 const TURN: usize = 256;
 /// … and a tick.
 const TICK_TURN: usize = 4096;
+
+/// Where a delayed message is, as long as it has a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DelayedAt {
+    Pending { topic: TopicId, due: UtcMillis },
+    Visible { topic: TopicId, queue: QueueId, offset: QueueOffset },
+}
 
 #[derive(Debug)]
 pub(super) struct Timers {
@@ -319,6 +326,17 @@ impl Timers {
     pub(super) fn moved(&self, original: LogPosition) -> Option<(LogPosition, u32)> {
         let row = self.rows.get(original).filter(|row| row.now != row.original)?;
         Some((row.now, row.size))
+    }
+
+    /// What the row of a delayed message says, by where its record lay first.
+    pub(super) fn at(&self, original: LogPosition) -> Option<DelayedAt> {
+        let row = self.rows.get(original)?;
+        Some(match row.phase {
+            Phase::Pending { due } => DelayedAt::Pending { topic: row.topic, due },
+            Phase::Fired { offset } => {
+                DelayedAt::Visible { topic: row.topic, queue: row.queue, offset }
+            }
+        })
     }
 
     pub(super) fn image(&self) -> RowsImage {
