@@ -10,7 +10,7 @@ use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::replica::Inner;
 use crate::broker::topics::PAGE_MAX;
 use crate::command::{Command, CreateGroup, OrderRule, Refusal, Reply};
-use crate::machine::{Group, Lag, State};
+use crate::machine::{Conflict, Group, Lag, State};
 
 /// Deliveries of a message before it counts as exhausted: RocketMQ's 16 retries and the first one.
 pub(super) const ATTEMPTS_DEFAULT: u32 = 17;
@@ -121,9 +121,22 @@ impl Replica {
             .topics_of(group.id)
             .filter_map(|topic| {
                 let lag = state.lag(group.id, topic);
+                let filters = state.subscriptions(group.id, topic).1.to_vec();
+                let Conflict { since: differ_since, count: conflicts } =
+                    state.conflict(group.id, topic);
                 let topic = state.topic_by_id(topic)?.name.clone();
                 let Lag { ready, in_flight, expired, dead, stopped } = lag;
-                Some(GroupTopic { topic, ready, in_flight, expired, dead, stopped })
+                Some(GroupTopic {
+                    topic,
+                    ready,
+                    in_flight,
+                    expired,
+                    dead,
+                    stopped,
+                    filters,
+                    differ_since,
+                    conflicts,
+                })
             })
             .collect();
         GroupPart {

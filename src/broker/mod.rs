@@ -21,6 +21,7 @@ mod forward;
 mod gone;
 mod groups;
 mod handle;
+mod judge;
 mod lane;
 mod members;
 mod propose;
@@ -39,10 +40,10 @@ mod watch;
 mod written;
 
 pub use api::{
-    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, GivenUp,
-    GroupInfo, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep,
-    NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent,
-    StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
+    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, FilterText,
+    GivenUp, GroupInfo, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange,
+    MembersStep, NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest,
+    Sent, StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
 pub use error::{
     AckError, BadHandle, BadRecallHandle, BadTransactionId, DecidedOtherwise, DelayTooLong,

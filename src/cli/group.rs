@@ -3,7 +3,7 @@
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
-use crate::base::{GroupName, TopicName};
+use crate::base::{GroupName, TopicName, UtcMillis};
 use crate::client::{GroupInfo, GroupShape};
 
 use super::Ask;
@@ -147,6 +147,7 @@ impl Group {
                 let group = ask.client().await?.group(&name).await?;
                 output.show(&group, progress);
                 output.differences(&group.differences);
+                output.remarks(filters(&group));
             }
             Self::Resume { name, topic, ask } => {
                 let group = ask.client().await?.resume_group(&name, &topic).await?;
@@ -204,6 +205,18 @@ fn progress(group: &GroupInfo) -> Table {
     let head =
         ["GROUP", "BROKER GROUP", "TOPIC", "READY", "IN FLIGHT", "EXPIRED", "DEAD", "STOPPED"];
     Table::new(head, rows)
+}
+
+/// What members use where it is not everything.
+fn filters(group: &GroupInfo) -> impl Iterator<Item = String> {
+    let all = group.parts.iter().flat_map(|part| &part.topics);
+    all.filter(|topic| topic.filters.iter().any(|filter| filter != "*")).map(|topic| {
+        let differ = match topic.differ_since.map(UtcMillis::new) {
+            Some(since) => format!("; members differ since {since}"),
+            None => String::new(),
+        };
+        format!("filters on topic {}: {}{differ}", topic.topic, topic.filters.join(", "))
+    })
 }
 
 #[cfg(test)]

@@ -248,6 +248,9 @@ fn describe(command: &Command) -> String {
         Command::Reschedule { timer, due } => {
             format!("reschedule {} to {due}", describe_timer(timer))
         }
+        Command::MembersDiffer { group, topic } => {
+            format!("members of group {group} use different filters on topic {topic}")
+        }
     }
 }
 

@@ -276,6 +276,9 @@ fn group(group: v1::Group) -> GroupInfo {
         expired: topic.expired,
         dead: topic.dead,
         stopped: topic.stopped,
+        filters: topic.filters,
+        differ_since: topic.differ_since,
+        conflicts: topic.conflicts,
     };
     let part = |part: v1::GroupPart| GroupPart {
         broker_group: part.broker_group,

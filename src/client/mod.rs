@@ -37,7 +37,7 @@ pub use transactions::{EndedTransaction, HalfMessage, OpenTransaction, Transacti
 pub use values::{
     BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupShape, GroupTopic,
     MembersChange, MembersStep, NewMember, NodeStatus, Page, QueueInfo, Received, RouteQueue,
-    SentMessage, Take, TopicInfo, TopicPart, TopicShape,
+    SQL_PREFIX, SentMessage, Take, TopicInfo, TopicPart, TopicShape,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.

@@ -28,10 +28,10 @@ pub use self::fields::{Reader, Writer};
 pub(super) use self::reply::{decode as decode_reply, encode as encode_reply};
 
 /// The newest version of a command, its first byte, that this program reads and writes. Version 2
-/// came with retention, 3 with the kinds of messages; what was there before is still written as
-/// version 1, so that a replica of
-/// an older program stops only at what it cannot know.
-pub const COMMAND_VERSION: u8 = 3;
+/// came with retention, 3 with the kinds of messages, 4 with what consumers can ask for; what was
+/// there before is still written as version 1, so that a replica of an older program stops only at
+/// what it cannot know.
+pub const COMMAND_VERSION: u8 = 4;
 const FIRST_VERSION: u8 = 1;
 
 /// Bytes of the version and the kind, before the first field.
@@ -67,6 +67,7 @@ const PREPARE: u8 = 35;
 const END: u8 = 36;
 const CHECK: u8 = 37;
 const RESUME: u8 = 38;
+const MEMBERS_DIFFER: u8 = 60;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -157,6 +158,10 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.list(checks, |w, checked| checked.write(w));
         }
         Command::Resume(transaction) => writer.kind(RESUME, transaction),
+        Command::MembersDiffer { group, topic } => {
+            writer.kind(MEMBERS_DIFFER, group);
+            topic.write(&mut writer);
+        }
     }
     writer.finish()
 }
@@ -191,6 +196,7 @@ fn version(command: &Command) -> u8 {
         | Command::Trim(_) => 2,
         Command::Schedule(_) | Command::Recall(_) | Command::Reschedule { .. } => 3,
         Command::Prepare(_) | Command::End(_) | Command::Check(_) | Command::Resume(_) => 3,
+        Command::MembersDiffer { .. } => 4,
     }
 }
 
@@ -227,6 +233,7 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         END => Command::End(reader.get()?),
         CHECK => Command::Check(reader.list(Checked::read)?),
         RESUME => Command::Resume(reader.get()?),
+        MEMBERS_DIFFER => Command::MembersDiffer { group: reader.get()?, topic: reader.get()? },
         CREATE_KEPT_TOPIC => {
             let create: CreateTopic = reader.get()?;
             Command::CreateTopic(CreateTopic { keep: Some(reader.get()?), ..create })

@@ -101,6 +101,11 @@ pub enum Command {
     Check(Vec<Checked>),
     /// Whoever is to be asked about it is asked again, from the first check on.
     Resume(Transaction),
+    /// Live members of a group use different filters on a topic.
+    MembersDiffer {
+        group: GroupId,
+        topic: TopicId,
+    },
 }
 
 impl Command {

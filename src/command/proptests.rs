@@ -252,6 +252,10 @@ fn command() -> impl Strategy<Value = Command> {
         subscribe().prop_map(Command::Unsubscribe),
         any::<u32>().prop_map(|limit| Command::Tick { limit }),
         Just(Command::Audit),
+        any::<(u64, u64)>().prop_map(|(group, topic)| Command::MembersDiffer {
+            group: GroupId::new(group),
+            topic: TopicId::new(topic),
+        }),
     ]
 }
 
@@ -324,6 +328,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         (decided(), any::<bool>())
             .prop_map(|(decided, repeated)| Reply::Ended { decided, repeated }),
         any::<u32>().prop_map(|counted| Reply::Checked { counted }),
+        any::<bool>().prop_map(|first| Reply::MembersDiffer { first }),
         any::<(u64, u64)>().prop_map(|(index, state_hash)| Reply::Audited {
             index: LogIndex::new(index),
             state_hash

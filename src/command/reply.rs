@@ -48,6 +48,10 @@ pub enum Reply {
     /// One for each message of the entry, in order.
     Scheduled(Vec<Scheduled>),
     Timer(TimerOutcome),
+    /// `first` when the members did not differ before.
+    MembersDiffer {
+        first: bool,
+    },
 }
 
 impl Reply {

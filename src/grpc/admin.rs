@@ -338,6 +338,9 @@ fn group(info: GroupInfo) -> v1::Group {
         expired: topic.expired,
         dead: topic.dead,
         stopped: topic.stopped,
+        filters: topic.filters,
+        differ_since: topic.differ_since.map(|since| since.get()),
+        conflicts: topic.conflicts,
     };
     let part = |part: GroupPart| v1::GroupPart {
         broker_group: part.broker_group.to_string(),

@@ -77,7 +77,7 @@ impl State {
             Command::CreateGroup(create) => self.groups.create(&create, entry.stamp),
             Command::DeleteGroup { group } => self.delete_group(group, effects),
             Command::Subscribe(subscribe) => self.subscribe(subscribe),
-            Command::Unsubscribe(subscribe) => self.subscriptions.remove(&subscribe),
+            Command::Unsubscribe(subscribe) => self.unsubscribe(&subscribe),
             Command::Tick { limit } => {
                 let ready = self.deliveries.tick(entry.stamp, limit);
                 let ended = ready.total();
@@ -104,6 +104,7 @@ impl State {
             Command::End(end) => return self.end_transaction(entry, &end, effects),
             Command::Check(checks) => self.note_checks(entry, &checks),
             Command::Resume(transaction) => self.resume(entry, transaction),
+            Command::MembersDiffer { group, topic } => self.members_differ(entry, (group, topic)),
         })
     }
 
@@ -121,6 +122,7 @@ impl State {
         }
         self.queues.drop_topic(topic);
         self.subscriptions.drop_topic(topic);
+        self.conflicts.drop_topic(topic);
         self.deliveries.drop_topic(topic);
         self.halves.drop_topic(topic, self.deliveries.references_mut());
         self.late.drop_topic(topic, self.deliveries.references_mut());
@@ -159,6 +161,7 @@ impl State {
             return Reply::Refused(Refusal::NoGroup { group });
         }
         self.subscriptions.drop_group(group);
+        self.conflicts.drop_group(group);
         self.deliveries.drop_group(group);
         effects.push(Effect::GroupGone { group });
         Reply::Done
@@ -169,6 +172,24 @@ impl State {
             Ok(()) => self.subscriptions.add(subscribe),
             Err(refusal) => Reply::Refused(refusal),
         }
+    }
+
+    fn unsubscribe(&mut self, subscribe: &Subscribe) -> Reply {
+        let reply = self.subscriptions.remove(subscribe);
+        let pair = (subscribe.group, subscribe.topic);
+        if self.subscriptions.get(pair.0, pair.1).1.len() < 2 {
+            self.conflicts.end(pair);
+        }
+        reply
+    }
+
+    /// One filter alone is no disagreement: the other one was given up meanwhile.
+    fn members_differ(&mut self, entry: &Entry, pair: (GroupId, TopicId)) -> Reply {
+        if let Err(refusal) = self.check_pair(pair.0, pair.1) {
+            return Reply::Refused(refusal);
+        }
+        let differ = self.subscriptions.get(pair.0, pair.1).1.len() > 1;
+        Reply::MembersDiffer { first: differ && self.conflicts.begin(pair, entry.stamp) }
     }
 
     fn check_pair(&self, group: GroupId, topic: TopicId) -> Result<(), Refusal> {

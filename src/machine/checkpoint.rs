@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+use super::conflicts::Conflicts;
 use super::consume_queue::ConsumeQueues;
 use super::dedup::Dedup;
 use super::deliveries::Deliveries;
@@ -34,9 +35,9 @@ use crate::base::{LogIndex, LogPosition, Mutant, Term, UtcMillis};
 use crate::command::{Reader, Writer};
 
 const MAGIC: u32 = u32::from_be_bytes(*b"RMQC");
-/// 2 came with retention, 3 with the kinds of messages: a checkpoint of before is passed by, and the
-/// log is applied again.
-const VERSION: u8 = 3;
+/// 2 came with retention, 3 with the kinds of messages, 4 with what consumers can ask for: a
+/// checkpoint of before is passed by, and the log is applied again.
+const VERSION: u8 = 4;
 const HEADER_BYTES: usize = 8;
 const TRAILER_BYTES: usize = 1 + 8 + 4;
 
@@ -57,6 +58,7 @@ const ENDED: u8 = 15;
 const HALVES: u8 = 17;
 const DECIDED: u8 = 18;
 const LATE: u8 = 19;
+const CONFLICTS: u8 = 35;
 const LOCAL: u8 = 100;
 
 /// The state after one entry, copied so that applying can go on. Cheap to make; turning it into
@@ -190,6 +192,7 @@ impl State {
             section(HALVES, &|w| self.halves.write(w)),
             section(DECIDED, &|w| self.decided.write(w)),
             section(LATE, &|w| self.late.write(w)),
+            section(CONFLICTS, &|w| self.conflicts.write(w)),
         ];
         Image { sections, timers: self.timers.image(), dedup: self.dedup.image() }
     }
@@ -349,7 +352,8 @@ impl Sections {
         local: Option<Local>,
         seed: u64,
     ) -> Result<State, CheckpointError> {
-        let known = [HEAD..=MOVED, TIMERS..=ENDED, HALVES..=LATE, LOCAL..=LOCAL];
+        let known =
+            [HEAD..=MOVED, TIMERS..=ENDED, HALVES..=LATE, LOCAL..=LOCAL, CONFLICTS..=CONFLICTS];
         let odd = |number: &u8| !known.iter().any(|known| known.contains(number));
         if let Some(section) = self.by_number.iter().map(|(number, _)| *number).find(odd) {
             return Err(CheckpointError::Section { section });
@@ -376,6 +380,7 @@ impl Sections {
             halves,
             decided: self.table(DECIDED, DecidedMemory::read)?,
             late,
+            conflicts: self.table(CONFLICTS, Conflicts::read)?,
             audit: None,
         };
         state.check().map_err(|error| error.of_section(END))?;

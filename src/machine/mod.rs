@@ -13,6 +13,7 @@
 mod apply;
 mod checkpoint;
 mod codec;
+mod conflicts;
 mod consume_queue;
 mod dedup;
 mod delay;
@@ -51,6 +52,7 @@ use crate::command::Reply;
 use crate::env::Env;
 
 pub use self::checkpoint::{Checkpoint, Frozen};
+pub use self::conflicts::Conflict;
 pub use self::consume_queue::UnitsCursor;
 pub use self::deliveries::{CheckoutInfo, HandleState, Lag, QueueView, ReadyMessage, Renewal};
 pub use self::effect::Effect;

@@ -4,6 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 
+use super::conflicts::{Conflict, Conflicts};
 use super::consume_queue::{ConsumeQueues, UnitsCursor};
 use super::dedup::Dedup;
 use super::deliveries::{
@@ -39,6 +40,7 @@ pub struct State {
     pub(super) halves: Halves,
     pub(super) decided: DecidedMemory,
     pub(super) late: LateUnits,
+    pub(super) conflicts: Conflicts,
     /// The last audit: volatile, outside the state hash.
     pub(super) audit: Option<(LogIndex, u64)>,
 }
@@ -59,6 +61,7 @@ impl State {
             halves: Halves::default(),
             decided: DecidedMemory::default(),
             late: LateUnits::default(),
+            conflicts: Conflicts::default(),
             audit: None,
         }
     }
@@ -206,6 +209,11 @@ impl State {
     /// The version of a group's subscriptions to a topic, and the live filter expressions, sorted.
     pub fn subscriptions(&self, group: GroupId, topic: TopicId) -> (u32, &[String]) {
         self.subscriptions.get(group, topic)
+    }
+
+    /// Whether members of a group use different filters on a topic, and how often they began to.
+    pub fn conflict(&self, group: GroupId, topic: TopicId) -> Conflict {
+        self.conflicts.get((group, topic))
     }
 
     /// Groups and topics of which a member has ever used a filter, in the order of ids, from the

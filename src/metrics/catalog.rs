@@ -59,6 +59,9 @@ catalog! {
     EXPIRED_MESSAGES: Counter "raftmq_expired_messages_total" ["topic", "consumer_group"] Count
         "Messages that retention took before the group was done with them, since the start."
 
+    SUBSCRIPTION_CONFLICTS: Counter "raftmq_subscription_conflicts_total" ["topic", "consumer_group"] Count
+        "Times members of a group began to use different filters on a topic, told by its leader."
+
     DISK_ROOM_BYTES: Gauge "raftmq_disk_room_bytes" ["broker_group"] Bytes
         "Bytes that are free on this replica's disk or set aside for its log."
     DISK_PRESSURE: Gauge "raftmq_disk_pressure" ["broker_group"] Count

@@ -100,7 +100,8 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::Prepare(_)
         | Command::End(_)
         | Command::Check(_)
-        | Command::Resume(_) => true,
+        | Command::Resume(_)
+        | Command::MembersDiffer { .. } => true,
         Command::DeleteTopic { .. }
         | Command::DeleteGroup { .. }
         | Command::Unsubscribe(_)
@@ -133,7 +134,8 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Audit
         | Command::End(_)
         | Command::Check(_)
-        | Command::Resume(_) => Class::Other,
+        | Command::Resume(_)
+        | Command::MembersDiffer { .. } => Class::Other,
         Command::Relocate(_) => Class::Relocate,
         Command::Retain(_)
         | Command::PurgeIntent { .. }

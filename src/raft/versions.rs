@@ -10,7 +10,7 @@ use crate::command::COMMAND_VERSION;
 /// What the first release understands; nothing older shares a cluster with it. A voter that was not
 /// heard of since this process began is taken to understand it: while one is away, a leader that
 /// started meanwhile would refuse delayed messages, transactions and the steps of retention.
-const RELEASED_VERSION: u8 = 3;
+const RELEASED_VERSION: u8 = 4;
 const _: () = assert!(RELEASED_VERSION <= COMMAND_VERSION);
 
 /// A command that some voter could not apply must not enter the log: it would stop that replica.

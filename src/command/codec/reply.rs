@@ -25,6 +25,7 @@ const TIMER: u8 = 31;
 const PREPARED: u8 = 40;
 const ENDED: u8 = 41;
 const CHECKED: u8 = 42;
+const MEMBERS_DIFFER: u8 = 60;
 
 // Kinds of delivery outcomes, under the same rule.
 const OUTCOME_CHECKED_OUT: u8 = 1;
@@ -116,6 +117,10 @@ impl Coded for Reply {
                 writer.list(scheduled, |w, one| one.write(w));
             }
             Self::Timer(outcome) => writer.kind(TIMER, outcome),
+            Self::MembersDiffer { first } => {
+                writer.u8(MEMBERS_DIFFER);
+                writer.bool(*first);
+            }
         }
     }
 
@@ -135,6 +140,7 @@ impl Coded for Reply {
             REFUSED => Self::Refused(reader.get()?),
             SCHEDULED => Self::Scheduled(reader.list(Scheduled::read)?),
             TIMER => Self::Timer(reader.get()?),
+            MEMBERS_DIFFER => Self::MembersDiffer { first: reader.bool()? },
             found => return Err(CommandError::Kind { what: "the kind of a reply", found }),
         })
     }
