@@ -37,3 +37,4 @@ mod scale;
 mod storm;
 mod tls;
 mod transactions;
+mod filters;
