@@ -194,7 +194,7 @@ impl Desk {
         state: &State,
         wish: &Wish<'_>,
         hunt: &mut Hunt,
-        mut skips: usize,
+        skips: usize,
     ) -> io::Result<Found> {
         let own = self.follow_filters(state, wish);
         hunt.follow(self.version);
@@ -207,7 +207,7 @@ impl Desk {
         self.look_back();
         let progress = self.progress.entry(wish.filter_text.to_owned()).or_default();
         let judge = Judge { filter: wish.filter, own, live: &live, verdicts: &self.verdicts };
-        let (mut budget, mut taken, mut asks) = (SCAN_MAX, Taken::new(), Asks::default());
+        let (mut taken, mut asks) = (Taken::new(), Asks::default());
         let place = (state, wish, &self.shared);
         let out = (&mut taken, &mut asks, &mut self.unwanted);
         found.takes = lines::free_ones(place, &mut progress.lines, judge, out)?;
@@ -215,6 +215,24 @@ impl Desk {
         if found.grants == wish.batch || !asks.list.is_empty() {
             return Ok(Found { more: true, ask: asks.list, ..found });
         }
+        self.look_at_queues((state, wish), (hunt, &mut taken), &mut found, skips)?;
+        self.turn = self.turn.wrapping_add(1);
+        Ok(found)
+    }
+
+    /// One queue after the other, until there is enough, or something has to be judged first.
+    fn look_at_queues(
+        &mut self,
+        (state, wish): (&State, &Wish<'_>),
+        (hunt, taken): (&mut Hunt, &mut Taken),
+        found: &mut Found,
+        mut skips: usize,
+    ) -> io::Result<()> {
+        let live = self.live.clone();
+        let judge =
+            Judge { filter: wish.filter, own: found.own, live: &live, verdicts: &self.verdicts };
+        let progress = self.progress.entry(wish.filter_text.to_owned()).or_default();
+        let (mut budget, mut asks) = (SCAN_MAX, Asks::default());
         let urgent_first = takes_priorities(state, wish.topic);
         for step in 0..wish.queues {
             let queue = if urgent_first {
@@ -231,7 +249,7 @@ impl Desk {
                 reserved: self.reserved.get(&queue),
                 shared: &self.shared,
                 lines: &mut progress.lines,
-                taken: &mut taken,
+                taken: &mut *taken,
                 unwanted: &mut *unwanted,
                 hunt: &mut *hunt,
                 asks: &mut asks,
@@ -267,8 +285,7 @@ impl Desk {
             }
         }
         found.ask = asks.list;
-        self.turn = self.turn.wrapping_add(1);
-        Ok(found)
+        Ok(())
     }
 
     /// The group's live filters as the state has them now, and which of them is the wish's; what was

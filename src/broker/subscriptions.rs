@@ -18,9 +18,14 @@ use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::remote::Declined;
 use crate::broker::replica::Inner;
 use crate::command::{Command, Refusal, Reply, Subscribe};
+use crate::filter::SQL_MAX;
+use crate::machine::EXPRESSION_MAX;
 
 /// A filter that nobody used for this long no longer keeps messages from being skipped.
 pub(super) const SUBSCRIPTION_EXPIRY: Duration = Duration::from_secs(60);
+
+/// A condition's normal text says that it is one.
+const _: () = assert!(SQL_MAX + "sql:".len() <= EXPRESSION_MAX);
 
 type Key = (GroupId, TopicId, String);
 

@@ -411,8 +411,8 @@ fn refusals_of_bytes_name_what_is_wrong() {
     let decode = |bytes: &'static [u8]| Command::decode(&Bytes::from_static(bytes)).unwrap_err();
     assert_eq!(decode(b""), CommandError::Truncated { at: 0, needed: 1, left: 0 });
     assert_eq!(
-        decode(&[4, AUDIT]),
-        CommandError::Version { what: "a command", found: 4, known: 3 }
+        decode(&[5, AUDIT]),
+        CommandError::Version { what: "a command", found: 5, known: 4 }
     );
     assert_eq!(decode(&[1, 200]), CommandError::Kind { what: "the kind of a command", found: 200 });
     assert_eq!(decode(&[1, AUDIT, 0, 0]), CommandError::Trailing { at: 2, left: 2 });

@@ -16,9 +16,10 @@ fn ready(bench: &Bench) -> u64 {
 
 /// Logs what is overdue, as the rounds of a leader do, until nothing is.
 fn log_skips(bench: &mut Bench, now: Duration) {
-    assert_eq!(bench.desk.overdue_skips(now), None, "the runs are new to the rounds");
-    while let Some((_, takes)) = bench.desk.overdue_skips(now + SKIP_AGE) {
-        bench.check_out("nobody", &Found { takes, ..Found::default() }, Millis::ZERO);
+    for now in [now, now + SKIP_AGE] {
+        while let Some((_, takes)) = bench.desk.overdue_skips(now) {
+            bench.check_out("nobody", &Found { takes, ..Found::default() }, Millis::ZERO);
+        }
     }
 }
 

@@ -107,7 +107,9 @@ impl Run {
         let free = self.free(filter);
         let found = self.bench.find_all(filter, batch);
         let got = found.grants;
-        assert!(got >= batch.min(free.len()), "{free:?} is free for {filter}, found is {found:?}");
+        // With SQL what is known goes out before the rest is judged.
+        let least = if filter.starts_with("sql:") { 1 } else { batch };
+        assert!(got >= least.min(free.len()), "{free:?} is free for {filter}, found is {found:?}");
         if got > 0 {
             self.offers.push(found);
         }
