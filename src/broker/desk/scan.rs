@@ -47,6 +47,8 @@ impl Scan<'_> {
     pub(super) fn run(&mut self) -> io::Result<()> {
         let view = self.state.view(self.wish.group, self.wish.topic, self.queue);
         self.visible_again(&view);
+        // What this receive has passed by was not all without a match: an offer may be given up.
+        self.matched = self.hunt.fresh_from(self.queue) > self.looked;
         // What comes again goes before what is new, so it is judged before. At the cap apply would
         // refuse whatever was not handed out before.
         if self.asking || view.pending >= PENDING_PER_QUEUE_MAX {

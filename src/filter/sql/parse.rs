@@ -362,7 +362,7 @@ fn number(token: &Token<'_>, text: &str, negative: bool) -> Parsed<Operand> {
         number => number,
     };
     let column = token.column;
-    number.map(Operand::Number).ok_or(SqlError::Number { column, text: token.shown() })
+    number.map(Operand::Number).ok_or_else(|| SqlError::Number { column, text: token.shown() })
 }
 
 /// What a constant compares by.

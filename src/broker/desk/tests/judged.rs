@@ -110,6 +110,18 @@ fn a_receive_comes_to_its_end_though_all_but_the_last_verdicts_are_forgotten() {
     assert_eq!(offsets(&second), [3001]);
 }
 
+/// The hunt passes offers of others by; the next one must not take them for looked at.
+#[test]
+fn an_offer_that_is_given_up_is_found_again_before_what_was_judged_meanwhile() {
+    let mut bench = Bench::new(1, &[A, B]);
+    bench.publish(0, "a", 1);
+    let offer = bench.find_all(A, 1);
+    bench.publish(0, "b", 300);
+    assert!(!bench.peek(A), "it is offered");
+    bench.desk.settle(&reserved(&offer));
+    assert_eq!(bench.take(A, 1), [0]);
+}
+
 #[test]
 fn redeliveries_are_judged_again_after_a_change_of_leaders() {
     let mut bench = Bench::new(1, &[A, B]);
