@@ -13,7 +13,9 @@ use crate::broker::receive::AUTO_RENEW_STEP;
 use crate::broker::remote::Question;
 use crate::broker::retention;
 use crate::broker::transactions;
-use crate::command::{Checkout, Command, Delivery, Release, Renew, Reply, Subscribe};
+use crate::command::{
+    Checkout, Command, Delivery, DeliveryOutcome, Release, Renew, Reply, Subscribe,
+};
 use crate::machine::{Renewal, State};
 
 /// Deliveries that one tick ends at most, and delayed messages that it makes visible, so that no
@@ -194,13 +196,13 @@ fn waits(state: &State, id: CheckoutId) -> bool {
     })
 }
 
-/// False when it is not known to be in the log.
+/// False when it is not known to have been done.
 async fn submit(replica: &Replica, delivery: Delivery) -> bool {
     let submitted = replica.lane.submit(delivery, replica.default_deadline()).await;
     if let Err(error) = &submitted {
         tracing::debug!(%error, "tried again in the next round");
     }
-    submitted.is_ok()
+    matches!(submitted, Ok(outcome) if !matches!(outcome, DeliveryOutcome::Refused(_)))
 }
 
 fn forget_gone(replica: &Replica) {

@@ -216,7 +216,8 @@ impl Replica {
         };
         if outcome.is_ok() {
             reservation.idle -= offered;
-        } else {
+        }
+        if !matches!(outcome, Ok(DeliveryOutcome::CheckedOut(_))) {
             desk.lock().note_not_skipped(&skipped);
         }
         drop(reservation);
