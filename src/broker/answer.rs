@@ -10,7 +10,7 @@ use crate::broker::members::encode_step;
 use crate::broker::remote::{Declined, Question, encode_parcels, encode_watched};
 use crate::broker::transactions::{encode_asked, encode_living};
 use crate::broker::{Gone, Replica};
-use crate::filter::TagFilter;
+use crate::filter::Filter;
 
 /// No forwarded poll waits longer, whatever the bytes say; protocols allow less.
 const FORWARDED_POLL_MAX: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ impl Replica {
         match Question::decode(question) {
             Ok(Question::Receive(request)) => {
                 let deadline = Instant::now() + request.poll.min(FORWARDED_POLL_MAX);
-                let result = match TagFilter::parse(&request.filter) {
+                let result = match request.filter.parse() {
                     Ok(filter) => {
                         self.receive_here(&request, &filter, deadline, &Gone::never()).await
                     }
@@ -31,7 +31,7 @@ impl Replica {
             }
             Ok(Question::Watch(request)) => {
                 let deadline = Instant::now() + request.poll.min(FORWARDED_POLL_MAX);
-                let result = match TagFilter::parse(&request.filter) {
+                let result = match request.filter.parse() {
                     Ok(filter) => self.watch_here(&request, &filter, deadline).await,
                     Err(error) => Err(unreadable(&error)),
                 };
@@ -53,7 +53,7 @@ impl Replica {
             Ok(Question::Check(parcels)) => encode_asked(&self.ask_producers(parcels).await),
             Ok(Question::Fetch(wish)) => {
                 let deadline = Instant::now() + wish.poll.min(FORWARDED_POLL_MAX);
-                encode_fetched(match TagFilter::parse(&wish.filter) {
+                encode_fetched(match Filter::tags(&wish.filter) {
                     Ok(filter) => self.fetch_here(&wish, &filter, deadline).await,
                     Err(error) => Err(unreadable(&error)),
                 })

@@ -9,7 +9,9 @@ use crate::base::{
     QueueOffset, TopicId, TopicName, UtcMillis,
 };
 use crate::broker::dead_letters::DeathFacts;
+use crate::broker::error::ReceiveError;
 use crate::command::{Backoff, Begin, OrderRule, TimerOutcome};
+use crate::filter::{Filter, FilterError};
 use crate::message::{Message, MessageKind};
 use crate::raft::Member;
 
@@ -70,8 +72,7 @@ pub struct ReceiveRequest {
     pub topic: TopicName,
     pub group: GroupName,
     pub client: ClientId,
-    /// The tag expression as the client wrote it; empty or `*` is everything.
-    pub filter: String,
+    pub filter: FilterText,
     /// 1 to 32.
     pub batch: u32,
     /// How long the messages stay hidden. With `auto_renew` the broker chooses and extends it.
@@ -80,6 +81,29 @@ pub struct ReceiveRequest {
     pub attempt_id: Option<String>,
     /// How long to wait for a message.
     pub poll: Duration,
+}
+
+/// Which messages a consumer wants, as it wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FilterText {
+    /// Tags with `||` between; empty or `*` is everything.
+    Tags(String),
+    /// An SQL92 condition; a blank one is refused.
+    Sql(String),
+}
+
+impl FilterText {
+    pub(super) fn parse(&self) -> Result<Filter, FilterError> {
+        match self {
+            Self::Tags(expression) => Filter::tags(expression),
+            Self::Sql(expression) => Filter::sql(expression),
+        }
+    }
+
+    /// Refuses what a receive would refuse, with the place of the mistake.
+    pub fn check(&self) -> Result<(), ReceiveError> {
+        Ok(self.parse().map(drop)?)
+    }
 }
 
 /// One message on its way to a consumer.
@@ -269,6 +293,12 @@ pub struct GroupTopic {
     pub dead_letters: u64,
     /// How often the group was reset here.
     pub epoch: u32,
+    /// Those of live members, in their normal form.
+    pub filters: Vec<String>,
+    /// Since when members use different ones at the same time.
+    pub differ_since: Option<UtcMillis>,
+    /// How often they began to, ever.
+    pub conflicts: u64,
 }
 
 /// A change of who belongs to the broker groups.

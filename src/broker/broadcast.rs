@@ -23,9 +23,9 @@ use crate::broker::propose::{unavailable, unexpected};
 use crate::broker::receive::{FORWARD_GRACE, NO_LEADER_PAUSE};
 use crate::broker::remote::{Declined, Parcel, Question};
 use crate::command::{Command, JoinAt, Leave, Placed, Position, Refusal, Reply};
-use crate::filter::TagFilter;
+use crate::filter::Filter;
 pub use crate::machine::LEASE_MAX;
-use crate::message::decode_record;
+use crate::message::{decode_record, record_properties};
 
 pub(super) use self::parcel::{Fetched, Wish, encode_fetched};
 use self::scan::{Scan, scan};
@@ -133,7 +133,7 @@ impl Replica {
     pub(super) async fn fetch(
         &self,
         mut wish: Wish,
-        filter: &TagFilter,
+        filter: &Filter,
         deadline: Instant,
     ) -> Result<FetchedPart, ReceiveError> {
         loop {
@@ -176,7 +176,7 @@ impl Replica {
     pub(super) async fn fetch_here(
         &self,
         wish: &Wish,
-        filter: &TagFilter,
+        filter: &Filter,
         deadline: Instant,
     ) -> Result<Fetched, Declined> {
         let readers = self.waiters.readers();
@@ -220,7 +220,7 @@ impl Replica {
     fn fetch_step(
         &self,
         topic: TopicId,
-        filter: &TagFilter,
+        filter: &Filter,
         progress: &mut Scan,
     ) -> Result<Step, Declined> {
         let found = self.group.read(|state| scan(state, topic, filter, progress));
@@ -234,8 +234,8 @@ impl Replica {
                 continue;
             };
             if !filter.is_all() {
-                let stored = decode_record(&record).map_err(|error| self.storage(&error))?;
-                if !filter.matches(stored.message.tag.as_deref()) {
+                let properties = record_properties(&record);
+                if !filter.matches(&properties.map_err(|error| self.storage(&error))?) {
                     continue;
                 }
             }

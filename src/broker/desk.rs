@@ -1,7 +1,10 @@
 //! A desk for each group and topic: which messages are about to be handed out, and which nobody
 //! wants. Local to the leader and lost with it; apply decides in the end.
 
+mod hunt;
 mod lines;
+mod scan;
+mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -10,12 +13,17 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use self::lines::{Lines, Taken, Wanted};
+use self::lines::{Lines, Taken};
+use self::scan::Scan;
+use self::verdicts::{Asks, Judge, Verdicts};
 use crate::base::{GroupId, QueueId, QueueOffset, TopicId};
-use crate::command::{Grant, Order, Skip, Take, Unit};
-use crate::filter::TagFilter;
-use crate::machine::{PENDING_PER_QUEUE_MAX, QueueView, State, VIEW_MAX};
+use crate::command::{Order, Skip, Take};
+use crate::filter::Filter;
+use crate::machine::{PENDING_PER_QUEUE_MAX, State};
 use crate::message::MessageKind;
+
+pub(super) use self::hunt::Hunt;
+pub(super) use self::verdicts::{Asked, Judged, Live, Wants};
 
 /// Units read from a queue at a time.
 const SCAN_CHUNK: usize = 256;
@@ -24,18 +32,16 @@ const SCAN_CHUNK: usize = 256;
 const SCAN_MAX: usize = 8192;
 /// Skips that one checkout carries at most, so that many checkouts fit into one entry.
 const SKIPS_MAX: usize = 64;
-/// Unwanted runs of a queue that are remembered at most. One beyond is not logged as skipped, which
-/// costs the group a gap and no message.
+/// Unwanted runs of a queue that are remembered at most. What is beyond is looked at again when half
+/// of them are logged.
 const RUNS_MAX: usize = 1024;
-/// Look-alikes of a filter that are remembered at most; forgetting them costs reading them again.
-const LOOK_ALIKES_MAX: usize = 65_536;
 
 /// Unwanted runs get an entry of their own after this time …
 const SKIP_AGE: Duration = Duration::from_secs(10);
 /// … or when they are this long together (rule R21 gives both numbers).
 const SKIP_LENGTH: u64 = 64 << 10;
 
-type SharedDesk = Arc<Mutex<Desk>>;
+pub(super) type SharedDesk = Arc<Mutex<Desk>>;
 
 /// All desks of a node.
 #[derive(Debug, Default)]
@@ -52,9 +58,18 @@ pub(super) struct Desk {
     unwanted: HashMap<QueueId, BTreeMap<QueueOffset, QueueOffset>>,
     /// By the normal text of a filter.
     progress: HashMap<String, Progress>,
+    /// The first message of a queue that nobody wants and that is in no run, for want of room or
+    /// because its skip was not logged.
+    missed: BTreeMap<QueueId, QueueOffset>,
+    /// The group's live filters, once they were read.
+    live: Arc<Live>,
+    verdicts: Verdicts,
+    /// Whoever judges messages holds it, so that members who want the same do not read the same
+    /// records at once.
+    judging: Arc<tokio::sync::Mutex<()>>,
     /// Since when (monotonic) a queue has had unwanted runs to log, as the rounds saw it.
     unlogged: HashMap<QueueId, Duration>,
-    /// The subscriptions that `unwanted` and `progress` hold for.
+    /// The subscriptions that what is known of wishes holds for.
     version: u32,
     /// How often the group had been reset: they hold for that as well.
     epoch: u32,
@@ -85,8 +100,6 @@ impl Default for SharedLines {
 struct Progress {
     /// Below this offset nothing matches that was never handed out.
     looked: HashMap<QueueId, QueueOffset>,
-    /// Messages whose tag has the hash of a wanted tag and is another.
-    look_alikes: BTreeSet<(QueueId, QueueOffset)>,
     lines: Lines,
 }
 
@@ -96,7 +109,7 @@ pub(super) struct Wish<'a> {
     pub(super) group: GroupId,
     pub(super) topic: TopicId,
     pub(super) queues: u32,
-    pub(super) filter: &'a TagFilter,
+    pub(super) filter: &'a Filter,
     /// The filter's normal text.
     pub(super) filter_text: &'a str,
     pub(super) batch: usize,
@@ -111,6 +124,13 @@ pub(super) struct Found {
     pub(super) more: bool,
     /// How often the group had been reset when this was found: it holds for that only (rule R4).
     pub(super) epoch: u32,
+    /// What has to be judged before more can be said; see [`Desk::note`].
+    pub(super) ask: Vec<Asked>,
+    /// By whom, and under which subscriptions.
+    pub(super) live: Arc<Live>,
+    pub(super) version: u32,
+    /// The place of the wish's filter among the live ones.
+    pub(super) own: usize,
 }
 
 /// What skips were computed under.
@@ -146,37 +166,15 @@ impl Desks {
     }
 }
 
-/// One queue's part of a scan.
-struct Scan<'a> {
-    state: &'a State,
-    live: &'a [Option<TagFilter>],
-    wish: &'a Wish<'a>,
-    queue: QueueId,
-    reserved: Option<&'a BTreeMap<QueueOffset, u64>>,
-    shared: &'a SharedLines,
-    lines: &'a mut Lines,
-    taken: &'a mut Taken,
-    unwanted: &'a mut BTreeMap<QueueOffset, QueueOffset>,
-    look_alikes: &'a mut BTreeSet<(QueueId, QueueOffset)>,
-    /// Moves on over what does not match, and stays at the first that does.
-    looked: QueueOffset,
-    matched: bool,
-    /// There is no room to note another message of a line, or apply would not give the next one.
-    full: bool,
-    /// Apply would not give a message that was never handed out: the queue has as many gaps as may
-    /// be, and it would be one more.
-    capped: bool,
-    /// What may be had behind a grant of this scan: apply takes them one after the other.
-    edge: Option<QueueOffset>,
-    grants: Vec<Grant>,
-    room: usize,
-    budget: usize,
-}
-
 impl Desk {
     /// Picks what this receive may have, redeliveries first, and reserves it.
-    pub(super) fn find(&mut self, state: &State, wish: &Wish<'_>) -> io::Result<Found> {
-        let found = self.look(state, wish, SKIPS_MAX)?;
+    pub(super) fn find(
+        &mut self,
+        state: &State,
+        wish: &Wish<'_>,
+        hunt: &mut Hunt,
+    ) -> io::Result<Found> {
+        let found = self.look(state, wish, hunt, SKIPS_MAX)?;
         // Only now: a queue that cannot be read must not leave others reserved.
         for take in &found.takes {
             let reserved = self.reserved.entry(take.queue).or_default();
@@ -192,35 +190,63 @@ impl Desk {
         Ok(found)
     }
 
-    /// Whether [`Self::find`] would find something, or has more to look at. Reserves nothing, and
-    /// what it saw is found by the next [`Self::find`].
-    pub(super) fn peek(&mut self, state: &State, wish: &Wish<'_>) -> io::Result<bool> {
-        let found = self.look(state, wish, 0)?;
-        Ok(found.grants > 0 || found.more)
+    /// What [`Self::find`] would find. Reserves nothing, and what it saw is found by the next
+    /// [`Self::find`].
+    pub(super) fn peek(
+        &mut self,
+        state: &State,
+        wish: &Wish<'_>,
+        hunt: &mut Hunt,
+    ) -> io::Result<Found> {
+        self.look(state, wish, hunt, 0)
     }
 
     /// `skips` of the unwanted runs go with what is found.
-    fn look(&mut self, state: &State, wish: &Wish<'_>, mut skips: usize) -> io::Result<Found> {
-        let live = self.live_filters(state, wish);
+    fn look(
+        &mut self,
+        state: &State,
+        wish: &Wish<'_>,
+        hunt: &mut Hunt,
+        skips: usize,
+    ) -> io::Result<Found> {
+        let own = self.follow_filters(state, wish);
+        hunt.follow((self.version, self.epoch));
+        let live = self.live.clone();
+        let (version, epoch) = (self.version, self.epoch);
+        let mut found = Found { version, epoch, live: live.clone(), ..Found::default() };
+        // Given up this very moment, and live again before the next look.
+        let Some(own) = own else { return Ok(Found { more: true, ..found }) };
+        found.own = own;
         self.note_freed(state, wish);
+        self.look_back();
         let progress = self.progress.entry(wish.filter_text.to_owned()).or_default();
-        let mut found = Found { epoch: self.epoch, ..Found::default() };
-        let mut budget = SCAN_MAX;
-        let mut taken = Taken::new();
-        let look_alikes = &progress.look_alikes;
-        let wants = |queue, offset, unit: Unit| match wish.filter.may_match(unit.tag_hash) {
-            true if look_alikes.contains(&(queue, offset)) => Wanted::Nowhere,
-            true => Wanted::Here,
-            false if nobody_wants(&live, unit) => Wanted::Nowhere,
-            false => Wanted::Elsewhere,
-        };
+        let judge = Judge { filter: wish.filter, own, live: &live, verdicts: &self.verdicts };
+        let (mut taken, mut asks) = (Taken::new(), Asks::default());
         let place = (state, wish, &self.shared);
-        found.takes = lines::free_ones(place, &mut progress.lines, wants, &mut taken)?;
+        let out = (&mut taken, &mut asks, &mut self.unwanted);
+        found.takes = lines::free_ones(place, &mut progress.lines, judge, out)?;
         found.grants = found.takes.iter().map(|take| take.grants.len()).sum();
-        if found.grants == wish.batch {
-            found.more = true;
-            return Ok(found);
+        if found.grants == wish.batch || !asks.list.is_empty() {
+            return Ok(Found { more: true, ask: asks.list, ..found });
         }
+        self.look_at_queues((state, wish), (hunt, &mut taken), &mut found, skips)?;
+        self.turn = self.turn.wrapping_add(1);
+        Ok(found)
+    }
+
+    /// One queue after the other, until there is enough, or something has to be judged first.
+    fn look_at_queues(
+        &mut self,
+        (state, wish): (&State, &Wish<'_>),
+        (hunt, taken): (&mut Hunt, &mut Taken),
+        found: &mut Found,
+        mut skips: usize,
+    ) -> io::Result<()> {
+        let live = self.live.clone();
+        let judge =
+            Judge { filter: wish.filter, own: found.own, live: &live, verdicts: &self.verdicts };
+        let progress = self.progress.entry(wish.filter_text.to_owned()).or_default();
+        let (mut budget, mut asks) = (SCAN_MAX, Asks::default());
         let urgent_first = takes_priorities(state, wish.topic);
         for step in 0..wish.queues {
             let queue = if urgent_first {
@@ -231,17 +257,20 @@ impl Desk {
             let unwanted = self.unwanted.entry(queue).or_default();
             let mut scan = Scan {
                 state,
-                live: &live,
+                judge,
                 wish,
                 queue,
                 reserved: self.reserved.get(&queue),
                 shared: &self.shared,
                 lines: &mut progress.lines,
-                taken: &mut taken,
+                taken: &mut *taken,
                 unwanted: &mut *unwanted,
-                look_alikes: &mut progress.look_alikes,
+                hunt: &mut *hunt,
+                asks: &mut asks,
                 looked: progress.looked.get(&queue).copied().unwrap_or_default(),
                 matched: false,
+                asking: false,
+                missed: self.missed.get(&queue).copied(),
                 full: false,
                 capped: false,
                 edge: None,
@@ -252,6 +281,9 @@ impl Desk {
             scan.run()?;
             budget = scan.budget;
             let (looked, grants, capped) = (scan.looked, scan.grants, scan.capped);
+            if let Some(missed) = scan.missed {
+                self.missed.insert(queue, missed);
+            }
             progress.looked.insert(queue, looked);
             note_capped(&mut self.capped, (state, wish), queue, (capped, grants.is_empty()));
             found.grants += grants.len();
@@ -261,29 +293,78 @@ impl Desk {
                 let skips = take_skips(unwanted, &mut skips);
                 found.takes.push(Take { queue, skips, grants });
             }
-            if found.grants == wish.batch || budget == 0 {
+            if found.grants == wish.batch || budget == 0 || !asks.list.is_empty() {
                 found.more = true;
                 break;
             }
         }
-        self.turn = self.turn.wrapping_add(1);
-        Ok(found)
+        found.ask = asks.list;
+        Ok(())
     }
 
-    /// Those of the group's members; what was known under others, or before a reset, is void. What is
-    /// reserved stays so until its checkout is over, which gets nothing then. `None` is what cannot be
-    /// parsed: not written by this version, so it may want anything.
-    fn live_filters(&mut self, state: &State, wish: &Wish<'_>) -> Vec<Option<TagFilter>> {
+    /// The group's live filters as the state has them now, and which of them is the wish's; what was
+    /// known under others, or before a reset, is void. What is reserved stays so until its checkout is
+    /// over, which gets nothing then.
+    fn follow_filters(&mut self, state: &State, wish: &Wish<'_>) -> Option<usize> {
         let (version, expressions) = state.subscriptions(wish.group, wish.topic);
         let epoch = state.epoch(wish.group, wish.topic);
         if (version, epoch) != (self.version, self.epoch) {
             self.unwanted.clear();
+            self.missed.clear();
             self.unlogged.clear();
             self.progress.clear();
             self.capped.clear();
+            self.verdicts.clear();
+            self.live = Arc::new(Live::parse(expressions));
             (self.version, self.epoch) = (version, epoch);
         }
-        expressions.iter().map(|text| TagFilter::parse(text).ok()).collect()
+        expressions.binary_search_by(|own| own.as_str().cmp(wish.filter_text)).ok()
+    }
+
+    /// Where there is room for unwanted runs again, what was missed is looked at again.
+    fn look_back(&mut self) {
+        let Self { missed, unwanted, progress, .. } = self;
+        missed.retain(|queue, at| {
+            if unwanted.get(queue).is_some_and(|runs| runs.len() > RUNS_MAX / 2) {
+                return true;
+            }
+            for looked in progress.values_mut().filter_map(|one| one.looked.get_mut(queue)) {
+                *looked = (*looked).min(*at);
+            }
+            false
+        });
+    }
+
+    /// What the log did not take in as skipped.
+    pub(super) fn note_not_skipped(&mut self, takes: &[Take]) {
+        for take in takes {
+            let Some(first) = take.skips.iter().map(|skip| skip.from).min() else { continue };
+            let missed = self.missed.entry(take.queue).or_insert(first);
+            *missed = first.min(*missed);
+        }
+    }
+
+    /// Whoever holds it may judge what a look of this desk asks for.
+    pub(super) fn judging(&self) -> Arc<tokio::sync::Mutex<()>> {
+        self.judging.clone()
+    }
+
+    /// Takes in what the records said under the subscriptions of that version. Answers how many
+    /// message groups others may have to look at again.
+    pub(super) fn note(&mut self, version: u32, judged: &[Judged]) -> usize {
+        if version != self.version {
+            return 0;
+        }
+        let mut freed = BTreeSet::new();
+        for Judged { asked, wants } in judged {
+            self.verdicts.note((asked.queue, asked.offset), *wants);
+            let line = asked.unit.group_hash;
+            if *wants == 0 && line != 0 && self.shared.order != Order::Off {
+                freed.insert(line);
+            }
+        }
+        freed.iter().for_each(|line| self.look_again(*line));
+        freed.len()
     }
 
     /// Looks at the lines that became free since the last look, or at all of them when it is not
@@ -309,15 +390,6 @@ impl Desk {
         self.progress.values_mut().for_each(|progress| progress.lines.look_at_all());
     }
 
-    /// The message's tag is none of the filter's, though it has the hash of one.
-    pub(super) fn note_look_alike(&mut self, filter: &str, queue: QueueId, offset: QueueOffset) {
-        let known = &mut self.progress.entry(filter.to_owned()).or_default().look_alikes;
-        if known.len() >= LOOK_ALIKES_MAX {
-            known.clear();
-        }
-        known.insert((queue, offset));
-    }
-
     /// Unwanted runs that have waited long enough, or are long enough, for an entry of their own
     /// (rule R21), with what they hold for.
     pub(super) fn overdue_skips(&mut self, now: Duration) -> Option<(HoldsFor, Vec<Take>)> {
@@ -332,7 +404,8 @@ impl Desk {
             let Some(runs) = unwanted.get_mut(&queue) else { continue };
             let since = *unlogged.entry(queue).or_insert(now);
             let length: u64 = runs.iter().map(|(from, to)| to.since(*from)).sum();
-            if now.saturating_sub(since) < SKIP_AGE && length < SKIP_LENGTH {
+            let is_long = length >= SKIP_LENGTH || runs.len() >= RUNS_MAX;
+            if now.saturating_sub(since) < SKIP_AGE && !is_long {
                 continue;
             }
             let skips = take_skips(runs, &mut left);
@@ -408,173 +481,18 @@ fn note_capped(
     }
 }
 
-fn nobody_wants(live: &[Option<TagFilter>], unit: Unit) -> bool {
-    let may_match = |filter: &TagFilter| filter.may_match(unit.tag_hash);
-    !live.iter().any(|filter| filter.as_ref().is_none_or(may_match))
-}
-
-impl Scan<'_> {
-    fn run(&mut self) -> io::Result<()> {
-        let view = self.state.view(self.wish.group, self.wish.topic, self.queue);
-        self.visible_again(&view);
-        // At the cap apply would refuse whatever was not handed out before.
-        if view.pending >= PENDING_PER_QUEUE_MAX {
-            return Ok(());
-        }
-        self.passed_by(view.next)?;
-        let end = self.state.queue_end(self.wish.topic, self.queue);
-        self.range(view.next.max(self.looked), end)
+/// Adds one message to the runs; false when there is no room.
+fn add_to_runs(runs: &mut BTreeMap<QueueOffset, QueueOffset>, at: QueueOffset) -> bool {
+    let full = runs.len() >= RUNS_MAX;
+    let before = runs.range_mut(..=at).next_back();
+    if let Some((_, to)) = before.filter(|(_, to)| **to >= at) {
+        *to = (*to).max(at.next());
+        return true;
     }
-
-    fn is_over(&self) -> bool {
-        self.room == 0 || self.budget == 0 || self.full
+    if !full {
+        runs.insert(at, at.next());
     }
-
-    /// All of them are looked at, however many there are: they are in memory, at most
-    /// [`PENDING_PER_QUEUE_MAX`], and a wanted one may stand behind any number of others.
-    fn visible_again(&mut self, view: &QueueView) {
-        let pair = (self.wish.group, self.wish.topic);
-        let mut page = view.ready.clone();
-        while let Some(last) = page.last().map(|ready| ready.offset) {
-            for ready in &page {
-                if self.room == 0 {
-                    return;
-                }
-                if self.is_reserved(ready.offset) {
-                    continue;
-                }
-                if !self.wants(ready.offset, ready.unit) {
-                    self.nobody_takes_again(ready.offset, ready.unit);
-                    continue;
-                }
-                match self.line(ready.unit) {
-                    Some(line) => self.again_in_line(line, (ready.offset, ready.unit)),
-                    None => self.grant(ready.offset, ready.unit),
-                }
-            }
-            page = self.state.ready_from(pair, self.queue, last.next(), VIEW_MAX);
-        }
-    }
-
-    /// Offsets below the group's `next` that were passed over for other members.
-    fn passed_by(&mut self, next: QueueOffset) -> io::Result<()> {
-        let pair = (self.wish.group, self.wish.topic);
-        let mut from = self.looked;
-        while from < next && !self.is_over() {
-            let ranges = self.state.free_from(pair, self.queue, from, VIEW_MAX);
-            let Some((_, last)) = ranges.last().copied() else { break };
-            for (start, end) in ranges {
-                self.range(start, end)?;
-            }
-            from = last;
-        }
-        Ok(())
-    }
-
-    /// Offsets `at..end`, none of which was ever handed out.
-    fn range(&mut self, mut at: QueueOffset, end: QueueOffset) -> io::Result<()> {
-        while at < end && !self.is_over() {
-            if let Some(behind) = self.behind_unwanted(at) {
-                at = behind;
-                continue;
-            }
-            let want = SCAN_CHUNK.min(usize::try_from(end.since(at)).unwrap_or(SCAN_CHUNK));
-            let units = self.state.units(self.wish.topic, self.queue, at, want)?;
-            assert!(!units.is_empty(), "queue {} has no unit at {at}, before {end}", self.queue);
-            for unit in units {
-                if self.is_over() {
-                    break;
-                }
-                self.budget -= 1;
-                self.look_at(at, unit);
-                at = at.next();
-            }
-        }
-        Ok(())
-    }
-
-    fn look_at(&mut self, at: QueueOffset, unit: Unit) {
-        let wanted = self.wants(at, unit);
-        if let Some(line) = self.line(unit)
-            && (wanted || !self.nobody_wants(unit) && !self.is_look_alike(at))
-        {
-            self.look_at_line(line, (at, unit), wanted);
-            return;
-        }
-        if wanted {
-            self.matched = true;
-            if !self.is_reserved(at) && self.fits(at) {
-                self.grant_new(at, unit);
-            }
-            return;
-        }
-        if self.nobody_wants(unit) {
-            self.note_unwanted(at);
-        }
-        self.look_behind(at.next());
-    }
-
-    /// The end of the unwanted run that `at` is in.
-    fn behind_unwanted(&mut self, at: QueueOffset) -> Option<QueueOffset> {
-        let (_, to) = self.unwanted.range(..=at).next_back()?;
-        let to = *to;
-        if to <= at {
-            return None;
-        }
-        self.look_behind(to);
-        Some(to)
-    }
-
-    fn look_behind(&mut self, offset: QueueOffset) {
-        if !self.matched {
-            self.looked = self.looked.max(offset);
-        }
-    }
-
-    fn wants(&self, at: QueueOffset, unit: Unit) -> bool {
-        self.wish.filter.may_match(unit.tag_hash) && !self.is_look_alike(at)
-    }
-
-    fn is_look_alike(&self, at: QueueOffset) -> bool {
-        self.look_alikes.contains(&(self.queue, at))
-    }
-
-    fn is_reserved(&self, offset: QueueOffset) -> bool {
-        self.reserved.is_some_and(|reserved| reserved.contains_key(&offset))
-    }
-
-    /// Apply would give this one, which was never handed out; else the scan is over.
-    fn fits(&mut self, at: QueueOffset) -> bool {
-        let pair = (self.wish.group, self.wish.topic);
-        let fits = self.edge == Some(at) || self.state.fits(pair, self.queue, at);
-        self.capped |= !fits;
-        self.full |= !fits;
-        fits
-    }
-
-    fn grant_new(&mut self, offset: QueueOffset, unit: Unit) {
-        self.grant(offset, unit);
-        self.edge = Some(offset.next());
-    }
-
-    fn grant(&mut self, offset: QueueOffset, unit: Unit) {
-        self.grants.push(Grant { offset, unit });
-        self.room -= 1;
-    }
-
-    fn nobody_wants(&self, unit: Unit) -> bool {
-        nobody_wants(self.live, unit)
-    }
-
-    fn note_unwanted(&mut self, at: QueueOffset) {
-        let full = self.unwanted.len() >= RUNS_MAX;
-        let before = self.unwanted.range_mut(..=at).next_back();
-        if let Some((_, to)) = before.filter(|(_, to)| **to >= at) {
-            *to = (*to).max(at.next());
-        } else if !full {
-            self.unwanted.insert(at, at.next());
-        }
-    }
+    !full
 }
 
 #[cfg(test)]

@@ -28,6 +28,10 @@ impl Gone {
         Self(watch::channel(false).1)
     }
 
+    pub(super) fn is_told(&self) -> bool {
+        *self.0.borrow()
+    }
+
     /// Returns when the asker has left. Cancel safe.
     pub(super) async fn told(&self) {
         let mut receiver = self.0.clone();
@@ -47,9 +51,9 @@ mod tests {
     #[test]
     fn only_leaving_is_told() {
         let (asker, gone) = leaving();
-        assert!(gone.told().now_or_never().is_none());
+        assert!(gone.told().now_or_never().is_none() && !gone.is_told());
         asker.leave();
-        assert!(gone.told().now_or_never().is_some());
+        assert!(gone.told().now_or_never().is_some() && gone.is_told());
         assert!(Gone::never().told().now_or_never().is_none());
     }
 }

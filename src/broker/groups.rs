@@ -12,7 +12,7 @@ use crate::broker::topics::PAGE_MAX;
 use crate::command::{
     Backoff, Begin, Command, CreateGroup, GROWTH_MAX, OrderRule, Refusal, Reply, StartAt,
 };
-use crate::machine::{Group, InstanceView, Lag, State};
+use crate::machine::{Conflict, Group, InstanceView, Lag, State};
 
 /// Deliveries of a message before it counts as exhausted: RocketMQ's 16 retries and the first one.
 pub(super) const ATTEMPTS_DEFAULT: u32 = 17;
@@ -143,6 +143,9 @@ impl Replica {
             .filter_map(|topic| {
                 let lag = state.lag(group.id, topic);
                 let epoch = state.epoch(group.id, topic);
+                let filters = state.subscriptions(group.id, topic).1.to_vec();
+                let Conflict { since: differ_since, count: conflicts } =
+                    state.conflict(group.id, topic);
                 let topic = state.topic_by_id(topic)?.name.clone();
                 let Lag { ready, in_flight, expired, dead, stopped, dead_letters } = lag;
                 Some(GroupTopic {
@@ -154,6 +157,9 @@ impl Replica {
                     stopped,
                     dead_letters,
                     epoch,
+                    filters,
+                    differ_since,
+                    conflicts,
                 })
             })
             .collect();

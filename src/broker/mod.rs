@@ -25,6 +25,7 @@ mod forward;
 mod gone;
 mod groups;
 mod handle;
+mod judge;
 mod lane;
 mod members;
 mod propose;
@@ -45,10 +46,10 @@ mod watch;
 mod written;
 
 pub use api::{
-    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, GroupInfo,
-    GroupInstance, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange, MembersStep,
-    NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest, Sent,
-    StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
+    AckRequest, Assignment, BrokerNode, CatchUp, ClientKind, DelayedMessage, Delivered, FilterText,
+    GroupInfo, GroupInstance, GroupPart, GroupStatus, GroupTopic, HoldRequest, MembersChange,
+    MembersStep, NewGroup, NewTopic, NodeStatus, QueueInfo, ReceiveRequest, Route, SendRequest,
+    Sent, StepOutcome, TimerAnswer, TimerChange, TimerRequest, TopicInfo, TopicPart,
 };
 pub use broadcast::{
     CommitPlace, FETCH_MAX, FetchPlace, FetchRequest, FetchedPart, InstancePlace, LEASE_MAX,

@@ -8,14 +8,15 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::base::{GroupId, GroupName, Millis, QueueId, QueueOffset, TopicId, TopicName};
 use crate::broker::api::Delivered;
+use crate::broker::api::FilterText;
 use crate::broker::error::{LimitError, NoTopic, Overloaded, ReceiveError, Unavailable};
 use crate::broker::receive::RECEIVE_BATCH_MAX;
 use crate::broker::remote::Declined;
 use crate::broker::{Gone, Replica};
 use crate::command::Unit;
-use crate::filter::TagFilter;
+use crate::filter::Filter;
 use crate::machine::QUEUES_MAX;
-use crate::message::decode_record;
+use crate::message::{decode_record, record_properties};
 
 /// A reader names the queue `q` of the n-th broker group by name, counted from 0, as
 /// `n * PULL_QUEUES + q`. With one broker group that is the queue's own number.
@@ -44,8 +45,7 @@ pub struct PullRequest {
     pub offset: QueueOffset,
     /// 1 to 32.
     pub batch: u32,
-    /// The tag expression as the client wrote it; empty or `*` is everything.
-    pub filter: String,
+    pub filter: FilterText,
     /// How long to wait for a message.
     pub poll: Duration,
 }
@@ -83,7 +83,7 @@ impl Replica {
         &self,
         request: &PullRequest,
         (queue, line): (QueueId, &str),
-        filter: &TagFilter,
+        filter: &Filter,
         gone: &Gone,
     ) -> Result<Pulled, ReceiveError> {
         if self.waiters.waiting() >= WAITING_MAX {
@@ -145,7 +145,7 @@ impl Replica {
         &self,
         (topic, queue): (TopicId, QueueId),
         mut at: QueueOffset,
-        filter: &TagFilter,
+        filter: &Filter,
         batch: usize,
     ) -> Result<Look, Declined> {
         self.group.read(|state| {
@@ -178,7 +178,7 @@ impl Replica {
     fn read_all(
         &self,
         units: Vec<(QueueOffset, Unit)>,
-        (topic, queue, filter): (TopicId, QueueId, &TagFilter),
+        (topic, queue, filter): (TopicId, QueueId, &Filter),
         behind: QueueOffset,
     ) -> Result<(Vec<Delivered>, QueueOffset), ReceiveError> {
         let mut messages = Vec::with_capacity(units.len());
@@ -189,9 +189,10 @@ impl Replica {
             }
             // What has left with the log's front is not there to be had.
             let Some(record) = self.record(unit).map_err(unavailable)? else { continue };
-            let death = self.facts(topic, offset);
-            let message = Delivered { death, ..self.pulled(&record, (queue, offset), unit)? };
-            if filter.matches(message.message.tag.as_deref()) {
+            let properties = record_properties(&record).map_err(|error| self.storage(&error));
+            if filter.matches(&properties.map_err(unavailable)?) {
+                let death = self.facts(topic, offset);
+                let message = Delivered { death, ..self.pulled(&record, (queue, offset), unit)? };
                 bytes += record.len();
                 messages.push(message);
             }

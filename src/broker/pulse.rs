@@ -13,7 +13,9 @@ use crate::broker::receive::AUTO_RENEW_STEP;
 use crate::broker::remote::Question;
 use crate::broker::retention;
 use crate::broker::transactions;
-use crate::command::{Checkout, Command, Delivery, Release, Renew, Reply, Subscribe};
+use crate::command::{
+    Checkout, Command, Delivery, DeliveryOutcome, Release, Renew, Reply, Subscribe,
+};
 use crate::machine::{Renewal, State};
 
 /// Deliveries that one tick ends at most, and delayed messages that it makes visible, so that no
@@ -38,6 +40,8 @@ const RENEWALS_MAX: usize = 10_000;
 const PAIRS_MAX: usize = 4096;
 /// Filters given up in one round at most, so that the round's renewals are not late.
 const GIVEN_UP_MAX: usize = 64;
+/// Entries with skips alone that one round writes for one group and topic at most.
+const SKIP_ENTRIES_MAX: usize = 16;
 /// A delivery is renewed for this long at most, as RocketMQ's proxy does.
 const RENEW_MAX: Millis = Millis::from_secs(3 * 60 * 60);
 
@@ -140,6 +144,7 @@ async fn rounds(replica: &Replica) {
         next = Instant::now() + ROUND;
         let now = replica.env.clock.monotonic();
         replica.clients.expire(now);
+        replica.subscriptions.expire_members(now);
         replica.group.read(|state| replica.written.keep(now, |id| waits(state, id)));
         if replica.serving() {
             renew(replica).await;
@@ -210,10 +215,13 @@ fn waits(state: &State, id: CheckoutId) -> bool {
     })
 }
 
-async fn submit(replica: &Replica, delivery: Delivery) {
-    if let Err(error) = replica.lane.submit(delivery, replica.default_deadline()).await {
+/// False when it is not known to have been done.
+async fn submit(replica: &Replica, delivery: Delivery) -> bool {
+    let submitted = replica.lane.submit(delivery, replica.default_deadline()).await;
+    if let Err(error) = &submitted {
         tracing::debug!(%error, "tried again in the next round");
     }
+    matches!(submitted, Ok(outcome) if !matches!(outcome, DeliveryOutcome::Refused(_)))
 }
 
 fn forget_gone(replica: &Replica) {
@@ -261,19 +269,29 @@ async fn log_skips(replica: &Replica, now: Duration) {
     let consumer = ClientId::new("raftmq-skips").expect("the name is a client id");
     for ((group, topic), desk) in replica.desks.all() {
         desk.lock().look_at_all_lines();
-        let Some((under, takes)) = desk.lock().overdue_skips(now) else { continue };
-        let skips = Checkout {
-            group,
-            topic,
-            consumer: consumer.clone(),
-            attempt_id: None,
-            invisible: Millis::ZERO,
-            auto_renew: false,
-            subscription_version: under.version,
-            takes,
-            epoch: under.epoch,
-        };
-        submit(replica, Delivery::Checkout(skips)).await;
+        // Nothing is taken in of a paused group, skips neither: they wait where they are.
+        if replica.group.read(|state| state.is_paused(group)) {
+            continue;
+        }
+        for _ in 0..SKIP_ENTRIES_MAX {
+            let overdue = desk.lock().overdue_skips(now);
+            let Some((under, takes)) = overdue else { break };
+            let skips = Checkout {
+                group,
+                topic,
+                consumer: consumer.clone(),
+                attempt_id: None,
+                invisible: Millis::ZERO,
+                auto_renew: false,
+                subscription_version: under.version,
+                takes: takes.clone(),
+                epoch: under.epoch,
+            };
+            if !submit(replica, Delivery::Checkout(skips)).await {
+                desk.lock().note_not_skipped(&takes);
+                break;
+            }
+        }
     }
 }
 

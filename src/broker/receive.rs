@@ -10,8 +10,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::base::{GroupId, Millis, Mutant, QueueId, QueueOffset, TopicId};
 use crate::broker::api::{Delivered, ReceiveRequest};
-use crate::broker::desk::{Desk, Found, Wish};
+use crate::broker::desk::{Asked, Desk, Found, Hunt, Judged, SharedDesk, Wish};
 use crate::broker::error::{Overloaded, ReceiveError, Unavailable};
+use crate::broker::judge::hunts_until;
 use crate::broker::remote::{self, Declined, Parcel, Question};
 use crate::broker::waiters::{Waiter, Waiters};
 use crate::broker::{Gone, Replica, handle};
@@ -19,7 +20,7 @@ use crate::command::{
     CheckedOut, Checkout, Delivery, DeliveryOutcome, Granted, Handle, Refusal, Take, Unit,
 };
 use crate::commit_log::ReadError;
-use crate::filter::TagFilter;
+use crate::filter::Filter;
 use crate::message::decode_record;
 
 /// Messages that one receive may ask for; RocketMQ's proxy has the same limit.
@@ -44,7 +45,7 @@ impl Replica {
     pub(super) async fn receive(
         &self,
         mut request: ReceiveRequest,
-        filter: &TagFilter,
+        filter: &Filter,
         deadline: Instant,
         gone: &Gone,
     ) -> Result<Vec<Delivered>, ReceiveError> {
@@ -99,29 +100,32 @@ impl Replica {
     pub(super) async fn receive_here(
         &self,
         request: &ReceiveRequest,
-        filter: &TagFilter,
+        filter: &Filter,
         deadline: Instant,
         gone: &Gone,
     ) -> Result<Vec<Parcel>, Declined> {
         let Place { group, topic, queues, desk, normal, waiter } = self.place(request, filter)?;
+        let (mut hunt, hunts_until) = (Hunt::default(), hunts_until(deadline));
         loop {
             if !self.serving() {
                 return Err(Declined::NotLeader);
             }
             self.ensure_begun(group, topic).await?;
-            self.ensure_subscribed(group, topic, &normal).await?;
+            self.ensure_subscribed((group, topic), &normal, &request.client).await?;
             let batch = request.batch as usize;
             let wish = Wish { group, topic, queues, filter, filter_text: &normal, batch };
-            let found = self.take(request, &wish, &desk).await?;
+            let found = self.take(request, (&wish, &desk), &mut hunt).await?;
+            let looks_on = found.more && found.parcels.is_empty() && Instant::now() < hunts_until;
+            if looks_on && !gone.is_told() {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            // Also where it gives up the search: somebody else is to go on with it.
             if found.more {
                 waiter.pass_on();
             }
             if !found.parcels.is_empty() {
                 return Ok(found.parcels);
-            }
-            if found.more && Instant::now() < deadline {
-                tokio::task::yield_now().await;
-                continue;
             }
             // What apply refused may be free again soon without any effect that says so.
             let until =
@@ -133,6 +137,7 @@ impl Replica {
             if !woken && until == deadline {
                 return Ok(Vec::new());
             }
+            hunt = Hunt::default();
         }
     }
 
@@ -140,7 +145,7 @@ impl Replica {
     pub(super) fn place(
         &self,
         request: &ReceiveRequest,
-        filter: &TagFilter,
+        filter: &Filter,
     ) -> Result<Place, Declined> {
         if self.waiters.waiting() >= WAITING_MAX {
             return Err(Declined::Busy);
@@ -159,7 +164,8 @@ impl Replica {
             .ok_or(Declined::NoGroup)?;
         let desk = self.desks.desk(group, topic);
         let normal = filter.normal();
-        self.subscriptions.touch(group, topic, &normal, self.env.clock.monotonic());
+        let now = self.env.clock.monotonic();
+        self.subscriptions.touch((group, topic), &normal, &request.client, now);
         let waiter = self.waiters.join(topic, group, &normal);
         Ok(Place { group, topic, queues, desk, normal, waiter })
     }
@@ -167,8 +173,8 @@ impl Replica {
     async fn take(
         &self,
         request: &ReceiveRequest,
-        wish: &Wish<'_>,
-        desk: &Arc<Mutex<Desk>>,
+        (wish, desk): (&Wish<'_>, &SharedDesk),
+        hunt: &mut Hunt,
     ) -> Result<Taken, Declined> {
         let attempt = request.attempt_id.as_deref().unwrap_or_default();
         let (paused, repeated) = self.group.read(|state| {
@@ -183,24 +189,21 @@ impl Replica {
             let parcels = self.parcels(wish, &granted)?;
             return Ok(Taken { parcels, ..Taken::default() });
         }
-        let (found, subscription_version) = self.group.read(|state| {
-            let version = state.subscriptions(wish.group, wish.topic).0;
-            (desk.lock().find(state, wish), version)
-        });
-        let found = found.map_err(|error| self.storage(&error))?;
+        let found = self.search((wish, desk), hunt, true).await?;
         if found.grants == 0 {
             return Ok(Taken { more: found.more, ..Taken::default() });
         }
-        let (more, epoch) = (found.more, found.epoch);
+        let (more, under) = (found.more, (found.version, found.epoch));
         let waiters = self.waiters.clone();
         let mut reservation = Reservation::new(desk.clone(), &found, (wish, waiters));
         let takes = self.fitting(found, wish, desk)?;
         let offered: usize = takes.iter().map(|take| take.grants.len()).sum();
         if offered == 0 {
-            // All were look-alikes, which the next scan passes by.
+            // All were look-alikes, or have left with the log's front: the next scan passes them by.
             return Ok(Taken { more: true, ..Taken::default() });
         }
-        let checkout = checkout((request, wish), takes, (subscription_version, epoch));
+        let checkout = checkout((request, wish), takes, under);
+        let skipped = checkout.takes.clone();
         let unasked = Mutant::DeliverUncommitted.is_on().then(|| guessed(&checkout));
         let submitted = self.lane.submit(Delivery::Checkout(checkout), self.default_deadline());
         let outcome = match unasked {
@@ -211,6 +214,10 @@ impl Replica {
         };
         if outcome.is_ok() {
             reservation.idle -= offered;
+        }
+        let is_taken = |got: &CheckedOut| !got.granted.is_empty();
+        if !matches!(&outcome, Ok(DeliveryOutcome::CheckedOut(got)) if is_taken(got)) {
+            desk.lock().note_not_skipped(&skipped);
         }
         drop(reservation);
         match outcome {
@@ -245,7 +252,7 @@ impl Replica {
     ) -> Result<Vec<Take>, Declined> {
         let mut bytes = 0;
         // Nothing comes of a message group behind a message of it that does not come.
-        let mut cut = BTreeSet::new();
+        let (mut cut, mut judged) = (BTreeSet::new(), Vec::new());
         for take in &mut found.takes {
             let mut kept = Vec::with_capacity(take.grants.len());
             for grant in take.grants.drain(..) {
@@ -258,15 +265,13 @@ impl Replica {
                     cut.extend((line != 0).then_some(line));
                     continue;
                 }
-                if !wish.filter.is_all() {
-                    // What has left with the log's front since the scan is not there to be had.
-                    let Some(record) = self.record(grant.unit)? else {
-                        cut.extend((line != 0).then_some(line));
-                        continue;
-                    };
-                    let stored = decode_record(&record).map_err(|error| self.storage(&error))?;
-                    if !wish.filter.matches(stored.message.tag.as_deref()) {
-                        desk.lock().note_look_alike(wish.filter_text, take.queue, grant.offset);
+                // With SQL the record was judged before.
+                if matches!(wish.filter, Filter::Tags(_)) {
+                    let wants = self.wants(grant.unit, &found.live)?;
+                    if wants >> found.own & 1 == 0 {
+                        let (queue, offset, unit) = (take.queue, grant.offset, grant.unit);
+                        let asked = Asked { queue, offset, unit };
+                        judged.push(Judged { asked, wants });
                         cut.extend((line != 0).then_some(line));
                         continue;
                     }
@@ -275,6 +280,10 @@ impl Replica {
                 kept.push(grant);
             }
             take.grants = kept;
+        }
+        let freed = desk.lock().note(found.version, &judged);
+        if freed > 0 {
+            self.waiters.ready(wish.group, wish.topic, freed);
         }
         found.takes.retain(|take| !take.grants.is_empty() || !take.skips.is_empty());
         Ok(found.takes)

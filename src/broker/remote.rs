@@ -6,7 +6,7 @@ use crate::base::{
     CheckoutId, ClientId, GroupName, LogIndex, Millis, NodeId, QueueId, QueueOffset, TopicName,
     UtcMillis,
 };
-use crate::broker::api::{MembersChange, ReceiveRequest};
+use crate::broker::api::{FilterText, MembersChange, ReceiveRequest};
 use crate::broker::broadcast::Wish;
 use crate::broker::dead_letters::DeathFacts;
 use crate::broker::members::{read_change, write_change};
@@ -77,17 +77,20 @@ const LEAD_BY: u8 = 6;
 const PRODUCERS: u8 = 40;
 const CHECK: u8 = 41;
 const FETCH: u8 = 75;
+/// As [`RECEIVE`] and [`WATCH`], with an SQL condition where those have tags.
+const RECEIVE_SQL: u8 = 55;
+const WATCH_SQL: u8 = 56;
 
 impl Question {
     pub(super) fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
         match self {
             Self::Receive(request) => {
-                writer.u8(RECEIVE);
+                writer.u8(if is_sql(request) { RECEIVE_SQL } else { RECEIVE });
                 write_receive(&mut writer, request);
             }
             Self::Watch(request) => {
-                writer.u8(WATCH);
+                writer.u8(if is_sql(request) { WATCH_SQL } else { WATCH });
                 write_receive(&mut writer, request);
             }
             Self::Status { at_least, units } => {
@@ -127,8 +130,8 @@ impl Question {
     pub(super) fn decode(bytes: Bytes) -> Result<Self, CommandError> {
         let mut reader = Reader::new(bytes);
         let question = match reader.u8()? {
-            RECEIVE => Self::Receive(read_receive(&mut reader)?),
-            WATCH => Self::Watch(read_receive(&mut reader)?),
+            RECEIVE => Self::Receive(read_receive(&mut reader, FilterText::Tags)?),
+            WATCH => Self::Watch(read_receive(&mut reader, FilterText::Tags)?),
             STATUS => Self::Status {
                 at_least: reader.option(|reader| reader.u64().map(LogIndex::new))?,
                 units: reader.bool()?,
@@ -142,6 +145,8 @@ impl Question {
             PRODUCERS => Self::Producers(reader.list(Wanted::read)?),
             CHECK => Self::Check(reader.list(CheckParcel::read)?),
             FETCH => Self::Fetch(Wish::read(&mut reader)?),
+            RECEIVE_SQL => Self::Receive(read_receive(&mut reader, FilterText::Sql)?),
+            WATCH_SQL => Self::Watch(read_receive(&mut reader, FilterText::Sql)?),
             found => return Err(CommandError::Kind { what: "a peer's question", found }),
         };
         reader.end()?;
@@ -149,11 +154,16 @@ impl Question {
     }
 }
 
+fn is_sql(request: &ReceiveRequest) -> bool {
+    matches!(request.filter, FilterText::Sql(_))
+}
+
 fn write_receive(writer: &mut Writer, request: &ReceiveRequest) {
     writer.string(request.topic.as_str());
     writer.string(request.group.as_str());
     writer.string(request.client.as_str());
-    writer.string(&request.filter);
+    let (FilterText::Tags(filter) | FilterText::Sql(filter)) = &request.filter;
+    writer.string(filter);
     writer.u32(request.batch);
     writer.u64(request.invisible.get());
     writer.bool(request.auto_renew);
@@ -161,12 +171,15 @@ fn write_receive(writer: &mut Writer, request: &ReceiveRequest) {
     writer.u64(u64::try_from(request.poll.as_millis()).unwrap_or(u64::MAX));
 }
 
-fn read_receive(reader: &mut Reader) -> Result<ReceiveRequest, CommandError> {
+fn read_receive(
+    reader: &mut Reader,
+    filter: impl Fn(String) -> FilterText,
+) -> Result<ReceiveRequest, CommandError> {
     Ok(ReceiveRequest {
         topic: TopicName::read(reader)?,
         group: GroupName::read(reader)?,
         client: ClientId::read(reader)?,
-        filter: reader.string()?,
+        filter: filter(reader.string()?),
         batch: reader.u32()?,
         invisible: Millis::new(reader.u64()?),
         auto_renew: reader.bool()?,
@@ -253,6 +266,37 @@ pub(super) fn decode_parcels(bytes: Bytes) -> Result<Result<Vec<Parcel>, Decline
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The kind says whose expression it is: a node that knows no SQL must not take it for tags.
+    #[test]
+    fn a_poll_keeps_its_bytes() {
+        let request = |filter| ReceiveRequest {
+            topic: TopicName::new("t").unwrap(),
+            group: GroupName::new("g").unwrap(),
+            client: ClientId::new("c").unwrap(),
+            filter,
+            batch: 2,
+            invisible: Millis::new(3),
+            auto_renew: true,
+            attempt_id: None,
+            poll: Millis::new(4).duration(),
+        };
+        let (tags, sql) = (FilterText::Tags("a".into()), FilterText::Sql("a".into()));
+        let fields = "00000001740000000167000000016300000001610000000200000000000000030100\
+                      0000000000000004";
+        for (question, kind) in [
+            (Question::Receive(request(tags.clone())), "01"),
+            (Question::Watch(request(tags)), "04"),
+            (Question::Receive(request(sql.clone())), "37"),
+            (Question::Watch(request(sql)), "38"),
+        ] {
+            let bytes = question.encode();
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex, format!("{kind}{fields}"));
+            let again = Question::decode(bytes).unwrap();
+            assert_eq!(format!("{again:?}"), format!("{question:?}"));
+        }
+    }
 
     #[test]
     fn what_a_node_has_seen_and_written_survives_the_wire() {

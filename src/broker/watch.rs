@@ -6,10 +6,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::broker::Replica;
 use crate::broker::api::ReceiveRequest;
-use crate::broker::desk::Wish;
+use crate::broker::desk::{Hunt, Wish};
+use crate::broker::judge::hunts_until;
 use crate::broker::receive::{FORWARD_GRACE, NO_LEADER_PAUSE, Place};
 use crate::broker::remote::{self, Declined, Question};
-use crate::filter::TagFilter;
+use crate::filter::Filter;
 use crate::machine::State;
 
 /// A watch that was told "now" and whose client then took nothing has used up a wake-up; another
@@ -23,7 +24,7 @@ impl Replica {
     pub(super) async fn watch(
         &self,
         request: &ReceiveRequest,
-        filter: &TagFilter,
+        filter: &Filter,
         deadline: Instant,
     ) -> bool {
         loop {
@@ -46,16 +47,17 @@ impl Replica {
     pub(super) async fn watch_here(
         &self,
         request: &ReceiveRequest,
-        filter: &TagFilter,
+        filter: &Filter,
         deadline: Instant,
     ) -> Result<bool, Declined> {
         let Place { group, topic, queues, desk, normal, waiter } = self.place(request, filter)?;
+        let (mut hunt, hunts_until) = (Hunt::default(), hunts_until(deadline));
         loop {
             if !self.serving() {
                 return Err(Declined::NotLeader);
             }
             self.ensure_begun(group, topic).await?;
-            self.ensure_subscribed(group, topic, &normal).await?;
+            self.ensure_subscribed((group, topic), &normal, &request.client).await?;
             if self.group.read(|state| state.is_paused(group)) {
                 if timeout_at(deadline, waiter.woken()).await.is_err() {
                     return Ok(false);
@@ -69,8 +71,8 @@ impl Replica {
                 return Ok(true);
             }
             let wish = Wish { group, topic, queues, filter, filter_text: &normal, batch: 1 };
-            let found = self.group.read(|state| desk.lock().peek(state, &wish));
-            if found.map_err(|error| self.storage(&error))? {
+            let found = self.search((&wish, &desk), &mut hunt, false).await?;
+            if found.grants > 0 {
                 let waiters = self.waiters.clone();
                 tokio::spawn(async move {
                     sleep(WAKE_AGAIN).await;
@@ -78,9 +80,17 @@ impl Replica {
                 });
                 return Ok(true);
             }
+            if found.more && Instant::now() < hunts_until {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            if found.more {
+                waiter.pass_on();
+            }
             if timeout_at(deadline, waiter.woken()).await.is_err() {
                 return Ok(false);
             }
+            hunt = Hunt::default();
         }
     }
 

@@ -3,7 +3,8 @@
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
-use crate::base::GroupName;
+use crate::base::{GroupName, UtcMillis};
+
 use crate::client::{BackoffCurve, GroupChange, GroupInfo, GroupPart, GroupShape, ResetTo};
 
 use super::Ask;
@@ -239,6 +240,7 @@ impl Group {
                 }
                 tell_begin(output, &group);
                 output.differences(&group.differences);
+                output.remarks(filters(&group));
             }
             Self::Resume(resume) => resume.run(output, progress).await?,
             Self::Update { name, attempts, backoff, dead_keep, ask } => {
@@ -378,6 +380,18 @@ fn instances(group: &GroupInfo) -> Table {
         ]
     });
     Table::new(["INSTANCE", "BROKER GROUP", "TOPIC", "BEHIND", "LOST", "LEASE UNTIL"], rows)
+}
+
+/// What members use where it is not everything.
+fn filters(group: &GroupInfo) -> impl Iterator<Item = String> {
+    let all = group.parts.iter().flat_map(|part| &part.topics);
+    all.filter(|topic| topic.filters.iter().any(|filter| filter != "*")).map(|topic| {
+        let differ = match topic.differ_since.map(UtcMillis::new) {
+            Some(since) => format!("; members differ since {since}"),
+            None => String::new(),
+        };
+        format!("filters on topic {}: {}{differ}", topic.topic, topic.filters.join(", "))
+    })
 }
 
 #[cfg(test)]

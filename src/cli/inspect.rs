@@ -259,6 +259,9 @@ fn describe(command: &Command) -> String {
         Command::Start(_) | Command::Reset(_) | Command::Pause { .. } | Command::StoreOffset(_) => {
             describe_cursor(command)
         }
+        Command::MembersDiffer { group, topic } => {
+            format!("members of group {group} use different filters on topic {topic}")
+        }
     }
 }
 

@@ -10,7 +10,9 @@ use futures::StreamExt;
 use serde::Serialize;
 
 use crate::base::{GroupName, TopicName};
-use crate::client::{Draft, PRIORITY_MAX, Producer, Received, SentMessage, SimpleConsumer, Take};
+use crate::client::{
+    Draft, PRIORITY_MAX, Producer, Received, SQL_PREFIX, SentMessage, SimpleConsumer, Take,
+};
 
 use super::Ask;
 use super::delayed::{Recall, Reschedule, When};
@@ -87,8 +89,11 @@ pub(super) struct Receive {
     #[arg(long, value_parser = group_name)]
     group: GroupName,
     /// Tags to receive, such as "red || blue"; * is everything.
-    #[arg(long, value_name = "TAGS", default_value = "*")]
+    #[arg(long, value_name = "TAGS", default_value = "*", conflicts_with = "sql")]
     filter: String,
+    /// An SQL92 condition on properties instead, such as "price > 10 AND TAGS IN ('red', 'blue')".
+    #[arg(long, value_name = "CONDITION")]
+    sql: Option<String>,
     /// How many messages at most.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -202,7 +207,7 @@ impl Receive {
         let take = Take {
             topic: self.topic,
             group: self.group,
-            filter: self.filter,
+            filter: self.sql.map_or(self.filter, |condition| format!("{SQL_PREFIX}{condition}")),
             max: 1,
             invisible: Duration::from_millis(self.invisible),
             wait: Duration::ZERO,

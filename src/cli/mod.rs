@@ -180,6 +180,7 @@ mod tests {
             "message send --topic t --body b --tag x --key a --key b --property k=v --count 3",
             "message send --topic t --body-file f",
             "message receive --topic t --group g --filter a||b --max 10 --ack --wait 3s",
+            "message receive --topic t --group g --sql a>1",
             "transaction list --topic t --parked --limit 5",
             "transaction commit ID --endpoint h:1",
             "transaction rollback ID",

@@ -79,6 +79,13 @@ impl Output {
         }
     }
 
+    /// What a table has no place for, for people; JSON has it in the result.
+    pub(super) fn remarks(self, remarks: impl Iterator<Item = String>) {
+        if !self.is_json() {
+            remarks.for_each(|remark| self.note(format_args!("{remark}")));
+        }
+    }
+
     pub(super) fn failure(self, failure: &impl Display) {
         write(&mut io::stderr(), &format!("raftmq: {failure}\n"));
     }

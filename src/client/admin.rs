@@ -283,6 +283,9 @@ pub(super) fn group(group: v1::Group) -> GroupInfo {
         stopped: topic.stopped,
         dead_letters: topic.dead_letters,
         epoch: topic.epoch,
+        filters: topic.filters,
+        differ_since: topic.differ_since,
+        conflicts: topic.conflicts,
     };
     let instance = |one: v1::GroupInstance| GroupInstance {
         topic: one.topic,

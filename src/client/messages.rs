@@ -6,7 +6,7 @@ use crate::base::{GroupName, TopicName};
 use crate::wire::rocketmq as v2;
 
 use super::error::ClientError;
-use super::values::{Draft, Received, RouteQueue, SentMessage, Take};
+use super::values::{Draft, Received, RouteQueue, SQL_PREFIX, SentMessage, Take};
 use super::{CALL_TIMEOUT, Client, random};
 
 impl Client {
@@ -194,7 +194,7 @@ pub(super) fn receive_request(
     v2::ReceiveMessageRequest {
         group: Some(resource(take.group.as_str())),
         message_queue: Some(queue),
-        filter_expression: Some(tags(&take.filter)),
+        filter_expression: Some(filter(&take.filter)),
         batch_size: i32::try_from(take.max).unwrap_or(i32::MAX),
         invisible_duration: (!auto_renew).then(|| wire_duration(take.invisible)),
         auto_renew,
@@ -203,9 +203,13 @@ pub(super) fn receive_request(
     }
 }
 
-pub(super) fn tags(expression: &str) -> v2::FilterExpression {
-    let r#type = v2::FilterType::Tag.into();
-    v2::FilterExpression { r#type, expression: expression.to_owned() }
+/// A tag that begins like SQL can be written behind `||`, which means nothing more.
+pub(super) fn filter(filter: &str) -> v2::FilterExpression {
+    let (r#type, expression) = match filter.strip_prefix(SQL_PREFIX) {
+        Some(condition) => (v2::FilterType::Sql, condition),
+        None => (v2::FilterType::Tag, filter),
+    };
+    v2::FilterExpression { r#type: r#type.into(), expression: expression.to_owned() }
 }
 
 pub(super) fn accepted(status: Option<v2::Status>) -> Result<(), ClientError> {
@@ -306,6 +310,17 @@ pub(super) fn wire_duration(duration: Duration) -> prost_types::Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filter_is_tags_or_a_condition() {
+        let read = |text: &str| {
+            let v2::FilterExpression { r#type, expression } = filter(text);
+            (r#type, expression)
+        };
+        assert_eq!(read("a || b"), (1, "a || b".to_owned()));
+        assert_eq!(read("sql:a = 1"), (2, "a = 1".to_owned()));
+        assert_eq!(read("||sql:a"), (1, "||sql:a".to_owned()), "a tag of that name");
+    }
 
     #[test]
     fn a_draft_becomes_a_message_with_an_id_of_its_own() {

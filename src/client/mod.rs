@@ -50,8 +50,8 @@ pub use transactions::{EndedTransaction, HalfMessage, OpenTransaction, Transacti
 pub use values::{
     BackoffCurve, BrokerGroupStatus, Delayed, DelayedOutcome, Draft, GroupInfo, GroupInstance,
     GroupPart, GroupReset, GroupShape, GroupTopic, MembersChange, MembersStep, NewMember,
-    NodeStatus, Page, QueueInfo, QueueReset, Received, ResetPart, ResetTo, RouteQueue, SentMessage,
-    Take, TopicInfo, TopicPart, TopicShape,
+    NodeStatus, Page, QueueInfo, QueueReset, Received, ResetPart, ResetTo, RouteQueue, SQL_PREFIX,
+    SentMessage, Take, TopicInfo, TopicPart, TopicShape,
 };
 
 /// One connection. Cheap to clone; calls may run side by side.

@@ -8,7 +8,7 @@ use crate::wire::rocketmq as v2;
 use crate::wire::rocketmq::pull_message_response::Content;
 
 use super::error::ClientError;
-use super::messages::{accepted, received, resource, tags, timestamp, wire_duration};
+use super::messages::{accepted, filter, received, resource, timestamp, wire_duration};
 use super::values::{Received, ResetTo};
 use super::{CALL_TIMEOUT, Client};
 
@@ -31,7 +31,7 @@ pub struct PullConsumer {
     client: Client,
     group: GroupName,
     topic: TopicName,
-    /// A tag expression; `*` is everything.
+    /// Tags, `*` for everything, or `sql:` and an SQL condition.
     filter: String,
     /// By queue: where it goes on.
     positions: BTreeMap<u32, u64>,
@@ -176,7 +176,7 @@ impl PullConsumer {
             message_queue: Some(self.queue(queue)),
             offset: i64::try_from(offset).unwrap_or(i64::MAX),
             batch_size: i32::try_from(max).unwrap_or(i32::MAX),
-            filter_expression: Some(tags(&self.filter)),
+            filter_expression: Some(filter(&self.filter)),
             long_polling_timeout: Some(wire_duration(wait)),
         };
         let request = self.client.request(request, wait + CALL_TIMEOUT);

@@ -126,7 +126,7 @@ impl PushConsumer {
             group: Some(resource(self.take.group.as_str())),
             subscriptions: vec![v2::SubscriptionEntry {
                 topic: Some(resource(self.take.topic.as_str())),
-                expression: Some(super::messages::tags(&self.take.filter)),
+                expression: Some(super::messages::filter(&self.take.filter)),
             }],
             ..Default::default()
         };

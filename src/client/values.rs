@@ -66,12 +66,15 @@ pub struct DelayedOutcome {
     pub outcome: &'static str,
 }
 
+/// What the filter of a [`Take`] begins with where it is a condition and not tags.
+pub const SQL_PREFIX: &str = "sql:";
+
 /// What to receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
     pub topic: TopicName,
     pub group: GroupName,
-    /// A tag expression; `*` is everything.
+    /// A tag expression, `*` for everything, or [`SQL_PREFIX`] and a condition.
     pub filter: String,
     /// 1 to 32.
     pub max: u32,
@@ -312,6 +315,13 @@ pub struct GroupTopic {
     pub dead_letters: u64,
     /// How often the group was reset here.
     pub epoch: u32,
+    /// Those of live members, in their normal form: tags, or `sql:` and a condition.
+    pub filters: Vec<String>,
+    /// Since when members use different ones, in milliseconds since 1970-01-01T00:00:00Z.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub differ_since: Option<u64>,
+    /// How often they began to, ever.
+    pub conflicts: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

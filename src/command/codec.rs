@@ -86,6 +86,7 @@ const START: u8 = 71;
 const RESET: u8 = 72;
 const PAUSE: u8 = 73;
 const STORE_OFFSET: u8 = 74;
+const MEMBERS_DIFFER: u8 = 60;
 
 /// Why bytes are not what they should be. Positions count from the first byte that the reader got.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -186,6 +187,10 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.bool(*paused);
         }
         Command::StoreOffset(store) => writer.kind(STORE_OFFSET, store),
+        Command::MembersDiffer { group, topic } => {
+            writer.kind(MEMBERS_DIFFER, group);
+            topic.write(&mut writer);
+        }
     }
     writer.finish()
 }
@@ -253,6 +258,7 @@ fn version(command: &Command) -> u8 {
         Command::Position(_) | Command::Leave(_) => 4,
         Command::Start(_) | Command::Reset(_) => 4,
         Command::Pause { .. } | Command::StoreOffset(_) => 4,
+        Command::MembersDiffer { .. } => 4,
     }
 }
 
@@ -287,6 +293,7 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Command, CommandError> {
         END => Command::End(reader.get()?),
         CHECK => Command::Check(reader.list(Checked::read)?),
         RESUME => Command::Resume(reader.get()?),
+        MEMBERS_DIFFER => Command::MembersDiffer { group: reader.get()?, topic: reader.get()? },
         CREATE_KEPT_TOPIC => {
             let create: CreateTopic = reader.get()?;
             Command::CreateTopic(CreateTopic { keep: Some(reader.get()?), ..create })

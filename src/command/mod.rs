@@ -120,6 +120,11 @@ pub enum Command {
         paused: bool,
     },
     StoreOffset(StoreOffset),
+    /// Live members of a group use different filters on a topic.
+    MembersDiffer {
+        group: GroupId,
+        topic: TopicId,
+    },
 }
 
 impl Command {

@@ -350,6 +350,10 @@ fn cursors() -> impl Strategy<Value = Command> {
         (ids(), queue(), offset()).prop_map(|((group, topic), queue, offset)| {
             Command::StoreOffset(StoreOffset { group, topic, queue, offset })
         }),
+        any::<(u64, u64)>().prop_map(|(group, topic)| Command::MembersDiffer {
+            group: GroupId::new(group),
+            topic: TopicId::new(topic),
+        }),
     ]
 }
 
@@ -433,6 +437,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         (decided(), any::<bool>())
             .prop_map(|(decided, repeated)| Reply::Ended { decided, repeated }),
         any::<u32>().prop_map(|counted| Reply::Checked { counted }),
+        any::<bool>().prop_map(|first| Reply::MembersDiffer { first }),
         any::<(u64, u64)>().prop_map(|(index, state_hash)| Reply::Audited {
             index: LogIndex::new(index),
             state_hash

@@ -56,6 +56,10 @@ pub enum Reply {
     Reset {
         epoch: u32,
     },
+    /// `first` when the members did not differ before.
+    MembersDiffer {
+        first: bool,
+    },
 }
 
 impl Reply {

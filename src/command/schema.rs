@@ -102,6 +102,6 @@ impl Exhausted {
 pub struct Subscribe {
     pub group: GroupId,
     pub topic: TopicId,
-    /// The filter in its normal form, see [`crate::filter::TagFilter`].
+    /// The filter in its normal form, see [`crate::filter::Filter`].
     pub expression: String,
 }

@@ -8,7 +8,7 @@ pub const EXPRESSION_MAX: usize = 4096;
 const ALL: &str = "*";
 const OR: &str = "||";
 
-/// Why a text is not a tag list. Positions count bytes from 0.
+/// Why a text is no filter. Positions in a tag list count bytes from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     #[error("the filter expression has {len} bytes; at most {max} are allowed")]
@@ -19,6 +19,8 @@ pub enum FilterError {
     SinglePipe { position: usize },
     #[error("the filter expression has {found:?} at byte {position}, which no tag can contain")]
     ControlCharacter { position: usize, found: char },
+    #[error(transparent)]
+    Sql(#[from] super::SqlError),
 }
 
 /// Which tags a consumer wants. Two filters are equal when they want the same.

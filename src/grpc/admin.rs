@@ -391,6 +391,9 @@ fn group(info: GroupInfo) -> v1::Group {
         stopped: topic.stopped,
         dead_letters: topic.dead_letters,
         epoch: topic.epoch,
+        filters: topic.filters,
+        differ_since: topic.differ_since.map(|since| since.get()),
+        conflicts: topic.conflicts,
     };
     let instance = |one: crate::broker::GroupInstance| v1::GroupInstance {
         topic: one.topic.to_string(),

@@ -5,6 +5,7 @@
 //! the limit and the value.
 
 use crate::base::{GroupName, Millis, TopicName};
+use crate::broker::FilterText;
 use crate::message::RESERVED_PROPERTY_NAMES;
 use crate::wire::rocketmq::{self as v2, Code};
 
@@ -354,6 +355,24 @@ pub(super) fn client_properties<'a>(
         return invalid(too_long("set of client properties", bytes, CLIENT_PROPERTY_BYTES_MAX));
     }
     Ok(())
+}
+
+/// Which messages a consumer wants; a mistake is refused with its place. Without an expression, and
+/// with one of tags that is empty, it wants everything; SQL must not be blank.
+pub(super) fn filter(expression: Option<&v2::FilterExpression>) -> Result<FilterText, Refused> {
+    let Some(expression) = expression else { return Ok(FilterText::Tags(String::new())) };
+    let text = expression.expression.clone();
+    let filter = match v2::FilterType::try_from(expression.r#type) {
+        Ok(v2::FilterType::Unspecified | v2::FilterType::Tag) => FilterText::Tags(text),
+        Ok(v2::FilterType::Sql) => FilterText::Sql(text),
+        Err(_) => {
+            let known = "1 (TAG) and 2 (SQL) are known";
+            let text = format!("the filter type is {}; {known}", expression.r#type);
+            return Err(Refused::new(Code::IllegalFilterExpression, text));
+        }
+    };
+    filter.check().map_err(Refused::from)?;
+    Ok(filter)
 }
 
 fn too_long(what: &str, len: usize, max: usize) -> String {

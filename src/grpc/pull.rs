@@ -12,7 +12,7 @@ use crate::wire::rocketmq::{self as v2, Code};
 use super::ending::Ending;
 use super::metadata::Caller;
 use super::observed::Observed;
-use super::receive::{filter, polling_time};
+use super::receive::polling_time;
 use super::status::{Refused, ok};
 use super::{convert, limits};
 
@@ -47,7 +47,7 @@ fn ask(caller: &Caller, request: v2::PullMessageRequest) -> Result<PullRequest, 
         group: limits::group(request.group.as_ref())?,
         offset: offset(request.offset)?,
         batch: limits::batch(request.batch_size)?,
-        filter: filter(request.filter_expression)?,
+        filter: limits::filter(request.filter_expression.as_ref())?,
         poll: polling_time(request.long_polling_timeout.as_ref(), remaining)?,
     })
 }

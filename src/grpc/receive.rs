@@ -78,29 +78,13 @@ fn ask(caller: &Caller, request: v2::ReceiveMessageRequest) -> Result<ReceiveReq
         topic,
         group,
         client: caller.client.clone(),
-        filter: filter(request.filter_expression)?,
+        filter: limits::filter(request.filter_expression.as_ref())?,
         batch: limits::batch(request.batch_size)?,
         invisible,
         auto_renew: request.auto_renew,
         attempt_id: request.attempt_id.filter(|id| !id.is_empty()),
         poll: polling_time(request.long_polling_timeout.as_ref(), remaining)?,
     })
-}
-
-pub(super) fn filter(expression: Option<v2::FilterExpression>) -> Result<String, Refused> {
-    let expression = expression.unwrap_or_default();
-    let illegal = |text: String| Err(Refused::new(Code::IllegalFilterExpression, text));
-    match v2::FilterType::try_from(expression.r#type) {
-        Ok(v2::FilterType::Unspecified | v2::FilterType::Tag) => Ok(expression.expression),
-        Ok(v2::FilterType::Sql) if expression.expression.trim().is_empty() => {
-            illegal("the SQL filter expression is blank; it must not be".into())
-        }
-        Ok(v2::FilterType::Sql) => Err(Refused::not_yet("filtering with SQL")),
-        Err(_) => illegal(format!(
-            "the filter type is {}; 1 (TAG) and 2 (SQL) are known",
-            expression.r#type
-        )),
-    }
 }
 
 /// What the client asks for, or what its deadline leaves, and never beyond either limit.
@@ -247,20 +231,6 @@ mod tests {
         let refused = polling_time(Some(&seconds(-1)), None).unwrap_err();
         assert_eq!(refused.code, Code::IllegalPollingTime);
         assert!(refused.text.contains("-1 s"), "{}", refused.text);
-    }
-
-    #[test]
-    fn filters_are_tags_until_there_is_sql() {
-        let read = |r#type, expression: &str| {
-            let expression = v2::FilterExpression { r#type, expression: expression.into() };
-            filter(Some(expression)).map_err(|refused| refused.code)
-        };
-        assert_eq!(filter(None), Ok(String::new()));
-        assert_eq!(read(0, "a||b"), Ok("a||b".into()));
-        assert_eq!(read(1, "*"), Ok("*".into()));
-        assert_eq!(read(2, " "), Err(Code::IllegalFilterExpression));
-        assert_eq!(read(2, "a > 1"), Err(Code::NotImplemented));
-        assert_eq!(read(3, "a"), Err(Code::IllegalFilterExpression));
     }
 
     fn handed_out(count: u64) -> Vec<Delivered> {

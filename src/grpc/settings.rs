@@ -70,6 +70,8 @@ pub(super) fn merge(
             for entry in &subscription.subscriptions {
                 limits::topic(entry.topic.as_ref())
                     .map_err(|refused| Unfit::protocol(refused.text))?;
+                // Each receive names its filter again; told here, the client does not even start.
+                limits::filter(entry.expression.as_ref()).map_err(Unfit::Refused)?;
             }
             let configured = of_group(&group);
             subscribe(subscription, client_type);
@@ -286,6 +288,24 @@ mod tests {
                 }
                 other => panic!("{other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_wrong_filter_is_told_in_band() {
+        let mut odd = consumer(ClientType::PushConsumer);
+        let Some(PubSub::Subscription(subscription)) = odd.pub_sub.as_mut() else {
+            panic!("not a consumer")
+        };
+        let r#type = v2::FilterType::Sql.into();
+        let expression = v2::FilterExpression { r#type, expression: "a = ".into() };
+        subscription.subscriptions[0].expression = Some(expression);
+        match merge(odd, of_group) {
+            Err(Unfit::Refused(refused)) => {
+                assert_eq!(refused.code, Code::IllegalFilterExpression);
+                assert!(refused.text.contains("column 5"), "{}", refused.text);
+            }
+            other => panic!("{other:?}"),
         }
     }
 

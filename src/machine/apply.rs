@@ -78,7 +78,7 @@ impl State {
             Command::CreateGroup(create) => self.create_group(entry, &create),
             Command::DeleteGroup { group } => self.delete_group(entry, group, effects),
             Command::Subscribe(subscribe) => self.subscribe(subscribe),
-            Command::Unsubscribe(subscribe) => self.subscriptions.remove(&subscribe),
+            Command::Unsubscribe(subscribe) => self.unsubscribe(&subscribe),
             Command::Tick { limit } => {
                 let ended = self.end_deadlines(entry, limit, effects)?;
                 let left = self.instances.tick(entry.stamp, limit);
@@ -115,6 +115,7 @@ impl State {
             Command::Reset(reset) => self.reset(&reset, effects),
             Command::Pause { group, paused } => self.pause(group, paused, effects),
             Command::StoreOffset(store) => self.store_offset(&store, effects),
+            Command::MembersDiffer { group, topic } => self.members_differ(entry, (group, topic)),
         })
     }
 
@@ -135,6 +136,7 @@ impl State {
         }
         self.queues.drop_topic(topic);
         self.subscriptions.drop_topic(topic);
+        self.conflicts.drop_topic(topic);
         self.deliveries.drop_topic(topic);
         self.halves.drop_topic(topic, self.deliveries.references_mut());
         self.late.drop_topic(topic, self.deliveries.references_mut());
@@ -192,6 +194,7 @@ impl State {
             self.delete_topic(entry, letters, effects);
         }
         self.subscriptions.drop_group(group);
+        self.conflicts.drop_group(group);
         self.deliveries.drop_group(group);
         self.instances.drop_group(group);
         self.begins.drop_group(group);
@@ -205,6 +208,24 @@ impl State {
             Ok(()) => self.subscriptions.add(subscribe),
             Err(refusal) => Reply::Refused(refusal),
         }
+    }
+
+    fn unsubscribe(&mut self, subscribe: &Subscribe) -> Reply {
+        let reply = self.subscriptions.remove(subscribe);
+        let pair = (subscribe.group, subscribe.topic);
+        if self.subscriptions.get(pair.0, pair.1).1.len() < 2 {
+            self.conflicts.end(pair);
+        }
+        reply
+    }
+
+    /// One filter alone is no disagreement: the other one was given up meanwhile.
+    fn members_differ(&mut self, entry: &Entry, pair: (GroupId, TopicId)) -> Reply {
+        if let Err(refusal) = self.check_pair(pair.0, pair.1) {
+            return Reply::Refused(refusal);
+        }
+        let differ = self.subscriptions.get(pair.0, pair.1).1.len() > 1;
+        Reply::MembersDiffer { first: differ && self.conflicts.begin(pair, entry.stamp) }
     }
 
     pub(super) fn check_pair(&self, group: GroupId, topic: TopicId) -> Result<(), Refusal> {

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::begins::Begins;
+use super::conflicts::Conflicts;
 use super::consume_queue::ConsumeQueues;
 use super::dead_letters::DeadLetters;
 use super::dedup::Dedup;
@@ -66,6 +67,7 @@ const INSTANCES: u8 = 39;
 const BEGINS: u8 = 36;
 const RESETS: u8 = 37;
 const STORED_OFFSETS: u8 = 38;
+const CONFLICTS: u8 = 35;
 const LOCAL: u8 = 100;
 
 /// The state after one entry, copied so that applying can go on. Cheap to make; turning it into
@@ -204,6 +206,7 @@ impl State {
             section(BEGINS, &|w| self.begins.write(w)),
             section(RESETS, &|w| self.deliveries.write_resets(w)),
             section(STORED_OFFSETS, &|w| self.stored.write(w)),
+            section(CONFLICTS, &|w| self.conflicts.write(w)),
         ];
         Image { sections, timers: self.timers.image(), dedup: self.dedup.image() }
     }
@@ -368,6 +371,7 @@ impl Sections {
             TIMERS..=ENDED,
             HALVES..=LATE,
             DEAD_LETTERS..=DEAD_LETTERS,
+            CONFLICTS..=CONFLICTS,
             BEGINS..=STORED_OFFSETS,
             INSTANCES..=INSTANCES,
             LOCAL..=LOCAL,
@@ -403,6 +407,7 @@ impl Sections {
             instances: self.table(INSTANCES, Instances::read)?,
             begins: self.table(BEGINS, Begins::read)?,
             stored: self.table(STORED_OFFSETS, StoredOffsets::read)?,
+            conflicts: self.table(CONFLICTS, Conflicts::read)?,
             audit: None,
         };
         state.check().map_err(|error| error.of_section(END))?;

@@ -14,6 +14,7 @@ mod apply;
 mod begins;
 mod checkpoint;
 mod codec;
+mod conflicts;
 mod consume_queue;
 mod dead_letters;
 mod cursors;
@@ -56,6 +57,7 @@ use crate::command::Reply;
 use crate::env::Env;
 
 pub use self::checkpoint::{Checkpoint, Frozen};
+pub use self::conflicts::Conflict;
 pub use self::consume_queue::UnitsCursor;
 pub use self::dead_letters::DeadLetter;
 pub use self::deliveries::{

@@ -5,6 +5,7 @@ use std::io;
 use bytes::Bytes;
 
 use super::begins::Begins;
+use super::conflicts::{Conflict, Conflicts};
 use super::consume_queue::{ConsumeQueues, UnitsCursor};
 use super::dead_letters::DeadLetters;
 use super::dedup::Dedup;
@@ -48,6 +49,7 @@ pub struct State {
     pub(super) instances: Instances,
     pub(super) begins: Begins,
     pub(super) stored: StoredOffsets,
+    pub(super) conflicts: Conflicts,
     /// The last audit: volatile, outside the state hash.
     pub(super) audit: Option<(LogIndex, u64)>,
 }
@@ -72,6 +74,7 @@ impl State {
             instances: Instances::default(),
             begins: Begins::default(),
             stored: StoredOffsets::default(),
+            conflicts: Conflicts::default(),
             audit: None,
         }
     }
@@ -219,6 +222,11 @@ impl State {
     /// The version of a group's subscriptions to a topic, and the live filter expressions, sorted.
     pub fn subscriptions(&self, group: GroupId, topic: TopicId) -> (u32, &[String]) {
         self.subscriptions.get(group, topic)
+    }
+
+    /// Whether members of a group use different filters on a topic, and how often they began to.
+    pub fn conflict(&self, group: GroupId, topic: TopicId) -> Conflict {
+        self.conflicts.get((group, topic))
     }
 
     /// Groups and topics of which a member has ever used a filter, in the order of ids, from the

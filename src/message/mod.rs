@@ -17,5 +17,5 @@ mod record;
 pub use content::{BodyEncoding, Message, MessageKind, PRIORITY_MAX};
 pub use flags::SysFlag;
 pub use hash::{MessageIdHash, body_crc, group_hash, tag_hash};
-pub use properties::{PropertiesError, RESERVED_PROPERTY_NAMES};
-pub use record::{RecordError, StoredMessage, decode_record, encode_record};
+pub use properties::{PropertiesError, RESERVED_PROPERTY_NAMES, StoredProperties};
+pub use record::{RecordError, StoredMessage, decode_record, encode_record, record_properties};

@@ -4,7 +4,7 @@
 //! cannot express has a name of our own. User properties share the text, so reserved names are
 //! refused for them.
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{Message, MessageKind, PRIORITY_MAX};
 use crate::base::UtcMillis;
@@ -120,6 +120,31 @@ pub enum PropertiesError {
     KeyLengths { lengths: String, keys: String },
 }
 
+/// The property text of a record, to look single properties up by the names that they are stored
+/// under.
+#[derive(Clone, Debug)]
+pub struct StoredProperties(Bytes);
+
+impl StoredProperties {
+    pub(super) fn new(bytes: Bytes) -> Result<Self, PropertiesError> {
+        check_utf8(&bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// The last one of the name counts, as where the whole text is read.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        // Checked when it was made; reading it once more costs little beside the search.
+        let text = std::str::from_utf8(&self.0).unwrap_or_default();
+        let mut pieces = text.rsplit(VALUE_END).filter_map(|piece| piece.split_once(NAME_END));
+        pieces.find(|(found, _)| *found == name).map(|(_, value)| value)
+    }
+}
+
+fn check_utf8(bytes: &[u8]) -> Result<&str, PropertiesError> {
+    std::str::from_utf8(bytes)
+        .map_err(|error| PropertiesError::Utf8 { valid: error.valid_up_to(), len: bytes.len() })
+}
+
 /// What the property text says of a message.
 #[derive(Debug)]
 pub(super) struct Properties {
@@ -170,8 +195,7 @@ pub(super) fn write(message: &Message, out: &mut BytesMut) -> Result<u16, Proper
 /// Reads a text. As RocketMQ's own decoder does, it passes over pieces without a separator, and
 /// over reserved names that mean nothing here.
 pub(super) fn read(bytes: &[u8]) -> Result<Properties, PropertiesError> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| PropertiesError::Utf8 { valid: error.valid_up_to(), len: bytes.len() })?;
+    let text = check_utf8(bytes)?;
     let mut found = Found::default();
     for piece in text.split(VALUE_END) {
         let Some((name, value)) = piece.split_once(NAME_END) else { continue };

@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::properties::{self, PropertiesError};
+use super::properties::{self, PropertiesError, StoredProperties};
 use super::{BodyEncoding, Message, SysFlag, body_crc};
 use crate::base::{LogPosition, NameError, QueueId, QueueOffset, TopicName, UtcMillis};
 
@@ -176,6 +176,29 @@ pub fn decode_record(bytes: &Bytes) -> Result<StoredMessage, RecordError> {
         reconsume_times,
         flag,
     })
+}
+
+/// The properties of a record that the log keeps, without a look at its body: where it comes from
+/// has been checked.
+pub fn record_properties(bytes: &Bytes) -> Result<StoredProperties, RecordError> {
+    let mut rest = Fields(bytes.clone());
+    rest.u32("size")?;
+    let magic = rest.u32("magic")?;
+    if magic != MAGIC_V1 && magic != MAGIC_V2 {
+        return Err(RecordError::Magic { found: magic });
+    }
+    rest.bytes("head", 4 + 4 + 4 + 8 + 8)?;
+    let flag = SysFlag::new(rest.u32("system flag")?);
+    rest.u64("born time")?;
+    rest.host("born", flag.contains(SysFlag::BORN_HOST_V6))?;
+    rest.u64("store time")?;
+    rest.host("store", flag.contains(SysFlag::STORE_HOST_V6))?;
+    rest.bytes("reconsume times and prepared offset", 4 + 8)?;
+    let body_len = rest.u32("body length")?;
+    rest.bytes("body", body_len as usize)?;
+    rest.topic(magic)?;
+    let len = rest.u16("properties length")?;
+    Ok(StoredProperties::new(rest.bytes("properties", len.into())?)?)
 }
 
 fn encoding(flag: SysFlag) -> Result<BodyEncoding, RecordError> {

@@ -61,6 +61,9 @@ catalog! {
     DEAD_LETTERS: Counter "raftmq_dead_letters_total" ["topic", "consumer_group"] Count
         "Messages of a topic that became dead letters of a consumer group, since the start."
 
+    SUBSCRIPTION_CONFLICTS: Counter "raftmq_subscription_conflicts_total" ["topic", "consumer_group"] Count
+        "Times members of a group began to use different filters on a topic, told by its leader."
+
     DISK_ROOM_BYTES: Gauge "raftmq_disk_room_bytes" ["broker_group"] Bytes
         "Bytes that are free on this replica's disk or set aside for its log."
     DISK_PRESSURE: Gauge "raftmq_disk_pressure" ["broker_group"] Count

@@ -105,6 +105,7 @@ fn is_idempotent(command: &Command) -> bool {
         | Command::Position(_)
         | Command::Leave(_)
         | Command::Start(_)
+        | Command::MembersDiffer { .. }
         | Command::Pause { .. } => true,
         // Put there twice, a group gets again what it got in between.
         Command::Reset(_) => true,
@@ -152,7 +153,8 @@ pub(crate) fn class_of(command: &Command) -> Class {
         | Command::Start(_)
         | Command::Reset(_)
         | Command::Pause { .. }
-        | Command::StoreOffset(_) => Class::Other,
+        | Command::StoreOffset(_)
+        | Command::MembersDiffer { .. } => Class::Other,
         Command::Relocate(_) => Class::Relocate,
         Command::Retain(_)
         | Command::PurgeIntent { .. }

@@ -42,3 +42,4 @@ mod shared_queue;
 mod storm;
 mod tls;
 mod transactions;
+mod filters;

@@ -6,7 +6,7 @@ use std::io;
 use crate::base::{QueueId, QueueOffset, TopicId};
 use crate::broker::broadcast::parcel::Wish;
 use crate::command::Unit;
-use crate::filter::TagFilter;
+use crate::filter::Filter;
 use crate::machine::State;
 
 /// Units read from a queue at a time.
@@ -51,7 +51,7 @@ impl Scan {
 pub(super) fn scan(
     state: &State,
     topic: TopicId,
-    filter: &TagFilter,
+    filter: &Filter,
     scan: &mut Scan,
 ) -> io::Result<Option<Found>> {
     let Some(queues) = state.topic_by_id(topic).map(|topic| topic.queues) else { return Ok(None) };

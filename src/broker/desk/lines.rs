@@ -6,11 +6,13 @@
 //! come: it alone, or those right behind it, may be handed out. A line is looked at again when the
 //! state says that it became free, or when a checkout of it came to an end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::ops::Bound;
 
-use super::{SCAN_CHUNK, Scan, SharedLines, Wish};
+use super::scan::Scan;
+use super::verdicts::{Asked, Asks, Judge};
+use super::{SCAN_CHUNK, SharedLines, Wish, add_to_runs};
 use crate::base::{QueueId, QueueOffset};
 use crate::command::{Grant, Order, Take, Unit};
 use crate::machine::State;
@@ -75,18 +77,21 @@ impl Lines {
 /// What one look has taken of lines, by hash: whether more may be taken behind it.
 pub(super) type Taken = BTreeMap<u64, bool>;
 
+/// Unwanted runs by queue: start to end, exclusive.
+type Unwanted = HashMap<QueueId, BTreeMap<QueueOffset, QueueOffset>>;
+
 /// The first noted messages of lines that are free, as far as they are wanted.
 pub(super) fn free_ones(
     (state, wish, shared): (&State, &Wish<'_>, &SharedLines),
     lines: &mut Lines,
-    wants: impl Fn(QueueId, QueueOffset, Unit) -> Wanted,
-    taken: &mut Taken,
+    judge: Judge<'_>,
+    (taken, asks, unwanted): (&mut Taken, &mut Asks, &mut Unwanted),
 ) -> io::Result<Vec<Take>> {
     let pair = (wish.group, wish.topic);
     let mut takes: Vec<Take> = Vec::new();
     let mut room = wish.batch;
     for line in lines.maybe_free.clone() {
-        if room == 0 {
+        if room == 0 || asks.is_full() {
             break;
         }
         if state.is_locked(pair, line) || shared.reserved.contains_key(&line) {
@@ -94,7 +99,7 @@ pub(super) fn free_ones(
             continue;
         }
         let mut last = None;
-        let mut fits = true;
+        let (mut fits, mut asked) = (true, false);
         while let Some((queue, offset)) = lines.next(line, last) {
             last = Some((queue, offset));
             if !state.is_open(pair, queue, offset) {
@@ -107,12 +112,19 @@ pub(super) fn free_ones(
             }
             let unit = state.units(wish.topic, queue, offset, 1)?;
             let Some(unit) = unit.first().copied() else { break };
-            match wants(queue, offset, unit) {
+            match judge.wanted((queue, offset), unit) {
                 Wanted::Here => {}
                 Wanted::Elsewhere => break,
                 Wanted::Nowhere => {
+                    // Without room in the runs it stays a gap, as what is beyond them does.
+                    add_to_runs(unwanted.entry(queue).or_default(), offset);
                     lines.forget(line, (queue, offset));
                     continue;
+                }
+                Wanted::Unknown => {
+                    asks.add(Asked { queue, offset, unit });
+                    asked = true;
+                    break;
                 }
             }
             taken.insert(line, false);
@@ -128,8 +140,8 @@ pub(super) fn free_ones(
         }
         // One that is offered stays, for a look that only asks whether there is something; where it
         // is taken, the next look finds it reserved or locked, and drops it. And one stays that its
-        // queue has no room for yet.
-        if !taken.contains_key(&line) && fits {
+        // queue has no room for yet, or that is to be judged first.
+        if !taken.contains_key(&line) && fits && !asked {
             lines.maybe_free.remove(&line);
         }
     }
@@ -143,6 +155,8 @@ pub(super) enum Wanted {
     /// By another live filter: what is behind it in its line has to wait.
     Elsewhere,
     Nowhere,
+    /// Only the record can tell.
+    Unknown,
 }
 
 impl Scan<'_> {
@@ -187,9 +201,6 @@ impl Scan<'_> {
     /// What was handed out to a filter that nobody has any more would wait for ever: it is skipped like
     /// what was never handed out. The first of a line would lock it, so those behind it go with it.
     pub(super) fn nobody_takes_again(&mut self, at: QueueOffset, unit: Unit) {
-        if !self.nobody_wants(unit) {
-            return;
-        }
         let Some(line) = self.line(unit) else { return self.note_unwanted(at) };
         if self.shared.reserved.contains_key(&line) {
             return;
@@ -197,7 +208,8 @@ impl Scan<'_> {
         self.note_unwanted(at);
         let pair = (self.wish.group, self.wish.topic);
         for (queue, next) in self.state.followers(pair, line, SCAN_CHUNK) {
-            if queue != self.queue || !self.nobody_wants(next.unit) {
+            let wanted = self.judge.wanted((queue, next.offset), next.unit);
+            if queue != self.queue || wanted != Wanted::Nowhere {
                 break;
             }
             self.note_unwanted(next.offset);
@@ -216,7 +228,8 @@ impl Scan<'_> {
         }
         let pair = (self.wish.group, self.wish.topic);
         for (queue, next) in self.state.followers(pair, line, self.room) {
-            if queue != self.queue || !self.wants(next.offset, next.unit) {
+            let wanted = self.judge.wanted((queue, next.offset), next.unit);
+            if queue != self.queue || wanted != Wanted::Here {
                 break;
             }
             self.grant(next.offset, next.unit);

@@ -1,5 +1,6 @@
 //! Scans over a machine on a simulated disk.
 
+mod judged;
 mod lines;
 mod proptests;
 
@@ -10,11 +11,12 @@ use bytes::Bytes;
 use super::*;
 use crate::base::{ClientId, GroupName, LogIndex, LogPosition, Millis, Term, TopicName, UtcMillis};
 use crate::command::{
-    Begin, Checkout, Command, CreateGroup, CreateTopic, Delivery, Granted, OrderRule, Publish,
-    PublishItem, Reply, Reset, Subscribe,
+    Begin, Checkout, Command, CreateGroup, CreateTopic, Delivery, Grant, Granted, OrderRule,
+    Publish, PublishItem, Reply, Reset, Subscribe,
 };
 use crate::env::sim::Sim;
-use crate::machine::{Entry, Machine, Options};
+use crate::filter::Properties;
+use crate::machine::{Entry, Machine, Options, VIEW_MAX};
 use crate::message::{MessageIdHash, MessageKind, tag_hash};
 
 const GROUP: GroupId = GroupId::new(1);
@@ -27,6 +29,8 @@ struct Bench {
     stamp: u64,
     desk: Desk,
     queues: u32,
+    /// The tag of each message, as its record would say.
+    tags: BTreeMap<(QueueId, QueueOffset), String>,
     /// The id that the next checkout gets.
     next_checkout: u64,
 }
@@ -49,7 +53,8 @@ impl Bench {
         let end = LogPosition::ZERO;
         let desk = Desk::default();
         let (next, stamp, next_checkout) = (0, 1_000_000, 1);
-        let mut bench = Self { machine, next, end, stamp, desk, queues, next_checkout };
+        let tags = BTreeMap::new();
+        let mut bench = Self { machine, next, end, stamp, desk, queues, tags, next_checkout };
         let name = TopicName::new("orders").unwrap();
         bench.apply(Command::CreateTopic(CreateTopic { name, queues, kinds, keep: None }));
         let name = GroupName::new("billing").unwrap();
@@ -86,6 +91,11 @@ impl Bench {
 
     fn publish_items(&mut self, queue: u32, of: (u64, &str), count: usize) {
         let items = vec![item(queue, of); count];
+        let end = self.machine.state().queue_end(TOPIC, QueueId::new(queue)).get();
+        for offset in end..end + count as u64 {
+            let place = (QueueId::new(queue), QueueOffset::new(offset));
+            self.tags.insert(place, of.1.to_owned());
+        }
         self.apply(Command::Publish(Publish { topic: TOPIC, dedup: false, items }));
     }
 
@@ -96,29 +106,68 @@ impl Bench {
         self.apply(Command::Publish(Publish { topic: TOPIC, dedup: false, items }));
     }
 
+    /// The first look of a receive.
     fn find(&mut self, filter_text: &str, batch: usize) -> Found {
-        let filter = TagFilter::parse(filter_text).unwrap();
-        let (group, topic, queues) = (GROUP, TOPIC, self.queues);
-        let wish = Wish { group, topic, queues, filter: &filter, filter_text, batch };
-        self.desk.find(self.machine.state(), &wish).unwrap()
+        self.look((filter_text, batch), &mut Hunt::default(), true)
     }
 
-    fn peek(&mut self, filter_text: &str) -> bool {
-        let filter = TagFilter::parse(filter_text).unwrap();
+    fn look(&mut self, (text, batch): (&str, usize), hunt: &mut Hunt, takes: bool) -> Found {
+        let filter = Filter::parse_normal(text).unwrap();
         let (group, topic, queues) = (GROUP, TOPIC, self.queues);
-        let wish = Wish { group, topic, queues, filter: &filter, filter_text, batch: 1 };
-        self.desk.peek(self.machine.state(), &wish).unwrap()
+        let wish = Wish { group, topic, queues, filter: &filter, filter_text: text, batch };
+        let state = self.machine.state();
+        let found = match takes {
+            true => self.desk.find(state, &wish, hunt),
+            false => self.desk.peek(state, &wish, hunt),
+        };
+        found.unwrap()
+    }
+
+    /// Whether a watch would see something.
+    fn peek(&mut self, filter: &str) -> bool {
+        self.hunt((filter, 1), false).grants > 0
     }
 
     /// What a receive sees that looks again for as long as there is more to see.
     fn find_all(&mut self, filter: &str, batch: usize) -> Found {
+        self.hunt((filter, batch), true)
+    }
+
+    fn hunt(&mut self, wish: (&str, usize), takes: bool) -> Found {
+        let mut hunt = Hunt::default();
         for _ in 0..100 {
-            let found = self.find(filter, batch);
+            let found = self.look(wish, &mut hunt, takes);
             if found.grants > 0 || !found.more {
                 return found;
             }
+            self.judge(&found);
         }
         panic!("the scan comes to no end");
+    }
+
+    /// What a receive finds out about tags before it hands out.
+    fn tell_look_alikes(&mut self, found: &Found) {
+        let mut ask = Vec::new();
+        for Take { queue, grants, .. } in &found.takes {
+            let asked = |grant: &Grant| {
+                let (offset, unit) = (grant.offset, grant.unit);
+                Asked { queue: *queue, offset, unit }
+            };
+            ask.extend(grants.iter().map(asked));
+        }
+        let found =
+            Found { ask, version: found.version, live: found.live.clone(), ..Found::default() };
+        self.judge(&found);
+    }
+
+    /// What the records say that a look asked for.
+    fn judge(&mut self, found: &Found) {
+        let judge = |asked: &Asked| {
+            let tag = self.tags.get(&(asked.queue, asked.offset)).map(|tag| Tagged(tag));
+            Judged { asked: *asked, wants: found.live.wants(tag.as_ref()) }
+        };
+        let judged: Vec<Judged> = found.ask.iter().map(judge).collect();
+        self.desk.note(found.version, &judged);
     }
 
     /// Applies what was found as a checkout of `consumer`; answers how many were granted.
@@ -157,6 +206,15 @@ impl Bench {
     fn expire(&mut self) {
         self.stamp += 60_000;
         self.apply(Command::Tick { limit: 100_000 });
+    }
+}
+
+/// A record's properties, with a tag alone.
+struct Tagged<'a>(&'a str);
+
+impl Properties for Tagged<'_> {
+    fn property(&self, name: &str) -> Option<&str> {
+        (name == "TAGS").then_some(self.0)
     }
 }
 
@@ -309,9 +367,7 @@ fn look_alikes_of_a_tag_are_passed_by_and_stay_for_whom_they_are() {
     bench.publish(0, "Aa", 1);
     let found = bench.find("Aa", 2);
     assert_eq!(offsets(&found), [0, 1], "the hash alone does not tell");
-    for offset in [0, 1] {
-        bench.desk.note_look_alike("Aa", QueueId::new(0), QueueOffset::new(offset));
-    }
+    bench.tell_look_alikes(&found);
     bench.desk.settle(&reserved(&found));
     assert_eq!(bench.take("Aa", 2), [2]);
     assert_eq!(bench.take("BB", 2), [0, 1]);

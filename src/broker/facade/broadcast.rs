@@ -13,7 +13,7 @@ use crate::broker::broadcast::{
 };
 use crate::broker::error::{LimitError, NoTopic, ReceiveError};
 use crate::command::JoinAt;
-use crate::filter::TagFilter;
+use crate::filter::Filter;
 use crate::machine::QUEUES_MAX;
 
 /// How long the broker group whose turn it is may take to say what it has.
@@ -25,7 +25,7 @@ impl Broker {
     /// Waits until one of the broker groups has something, or the polling time is over. One part
     /// with messages, or all that answered without. It may be given up at any moment.
     pub async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedPart>, ReceiveError> {
-        let filter = TagFilter::parse(&request.filter)?;
+        let filter = Filter::tags(&request.filter)?;
         if request.max == 0 {
             let allowed = format!("1 to {FETCH_MAX}");
             return Err(

@@ -9,7 +9,6 @@ use crate::broker::cursors::{ResetRequest, ResetStep};
 use crate::broker::error::{GroupError, LimitError, NoGroup, NoTopic, OffsetError, ReceiveError};
 use crate::broker::pull::{OffsetOf, PULL_QUEUES, PullRequest, Pulled, QueueRequest, batch};
 use crate::broker::{Broker, Gone, Replica};
-use crate::filter::TagFilter;
 
 /// A reset goes on through a change of leaders.
 const RESET_TIMEOUT: Millis = Millis::from_secs(8);
@@ -65,7 +64,7 @@ impl Broker {
         mut request: PullRequest,
         gone: &Gone,
     ) -> Result<Pulled, ReceiveError> {
-        let filter = TagFilter::parse(&request.filter)?;
+        let filter = request.filter.parse()?;
         request.batch = batch(request.batch)?;
         self.resolve_topic(&request.at.topic, self.default_deadline()).await?;
         let (replica, queue) = self.queue(&request.at)?;

@@ -14,7 +14,7 @@ use crate::broker::api::{Delivered, ReceiveRequest};
 use crate::broker::error::{LimitError, ReceiveError};
 use crate::broker::receive::AUTO_RENEW_STEP;
 use crate::broker::{Broker, Gone, RECEIVE_BATCH_MAX, Replica};
-use crate::filter::TagFilter;
+use crate::filter::Filter;
 
 /// How long the group whose turn it is may take to say whether it has something, so that a node
 /// that hangs does not hold back the others' messages.
@@ -32,7 +32,7 @@ impl Broker {
         mut request: ReceiveRequest,
         gone: &Gone,
     ) -> Result<Vec<Delivered>, ReceiveError> {
-        let filter = TagFilter::parse(&request.filter)?;
+        let filter = request.filter.parse()?;
         if request.batch == 0 {
             let allowed = format!("1 to {RECEIVE_BATCH_MAX}");
             return Err(LimitError { what: "batch size", value: "0".into(), allowed }.into());
@@ -101,7 +101,7 @@ impl Broker {
 async fn take_first(
     first: &Replica,
     request: &ReceiveRequest,
-    filter: &TagFilter,
+    filter: &Filter,
 ) -> Result<Vec<Delivered>, ReceiveError> {
     match timeout(FIRST_LOOK, first.watch(request, filter, Instant::now())).await {
         Ok(true) => take_now(first, request, filter).await,
@@ -112,7 +112,7 @@ async fn take_first(
 async fn receive_from_any(
     sources: Vec<&Replica>,
     request: ReceiveRequest,
-    filter: &TagFilter,
+    filter: &Filter,
     (deadline, gone): (Instant, &Gone),
 ) -> Result<Vec<Delivered>, ReceiveError> {
     loop {
@@ -158,7 +158,7 @@ async fn first_ready<'a>(
 async fn take_now(
     source: &Replica,
     request: &ReceiveRequest,
-    filter: &TagFilter,
+    filter: &Filter,
 ) -> Result<Vec<Delivered>, ReceiveError> {
     let now = ReceiveRequest { poll: Duration::ZERO, ..request.clone() };
     match source.receive(now, filter, Instant::now(), &Gone::never()).await {

@@ -29,6 +29,7 @@ fn checkout(messages: u64) -> Delivery {
         auto_renew: true,
         subscription_version: 1,
         takes: vec![Take { queue: QueueId::new(0), skips: Vec::new(), grants }],
+        epoch: 0,
     })
 }
 

@@ -29,6 +29,7 @@ const CHECKED: u8 = 42;
 const REDRIVEN: u8 = 50;
 const PLACED: u8 = 80;
 const RESET: u8 = 70;
+const MEMBERS_DIFFER: u8 = 60;
 
 // Kinds of delivery outcomes, under the same rule.
 const OUTCOME_CHECKED_OUT: u8 = 1;
@@ -132,6 +133,10 @@ impl Coded for Reply {
                 writer.u8(RESET);
                 writer.u32(*epoch);
             }
+            Self::MembersDiffer { first } => {
+                writer.u8(MEMBERS_DIFFER);
+                writer.bool(*first);
+            }
         }
     }
 
@@ -154,6 +159,7 @@ impl Coded for Reply {
             REDRIVEN => Self::Redriven(reader.list(Redriven::read)?),
             PLACED => reader.get::<Placed>().map(Self::Placed)?,
             RESET => Self::Reset { epoch: reader.u32()? },
+            MEMBERS_DIFFER => Self::MembersDiffer { first: reader.bool()? },
             found => return Err(CommandError::Kind { what: "the kind of a reply", found }),
         })
     }

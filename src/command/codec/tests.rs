@@ -326,6 +326,10 @@ fn schema_commands_keep_their_bytes() {
     golden(&Command::Unsubscribe(subscribe), &format!("01 09 {fields}"));
     golden(&Command::Tick { limit: 512 }, "01 0a 00000200");
     golden(&Command::Audit, "01 0b");
+    golden(
+        &Command::MembersDiffer { group: GroupId::new(2), topic: TopicId::new(1) },
+        "04 3c 0000000000000002 0000000000000001",
+    );
 }
 
 #[test]
@@ -461,6 +465,7 @@ fn replies_keep_their_bytes() {
     );
     golden_reply(&Reply::Subscribed { version: 3 }, "01 06 00000003");
     golden_reply(&Reply::Ticked { fired: 3 }, "01 07 00000003");
+    golden_reply(&Reply::MembersDiffer { first: true }, "01 3c 01");
     golden_reply(
         &Reply::Audited { index: LogIndex::new(9), state_hash: 0xab },
         "01 08 0000000000000009 00000000000000ab",

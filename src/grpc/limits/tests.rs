@@ -16,6 +16,29 @@ fn good() -> v2::Message {
     }
 }
 
+#[test]
+fn filters_are_tags_or_sql_and_never_blank_sql() {
+    let read = |r#type, expression: &str| {
+        let expression = v2::FilterExpression { r#type, expression: expression.into() };
+        filter(Some(&expression)).map_err(|refused| (refused.code, refused.text))
+    };
+    let illegal = |read: Result<FilterText, (Code, String)>| {
+        let (code, text) = read.unwrap_err();
+        assert_eq!(code, Code::IllegalFilterExpression);
+        text
+    };
+    assert_eq!(filter(None).unwrap(), FilterText::Tags(String::new()));
+    assert_eq!(read(0, "a||b"), Ok(FilterText::Tags("a||b".into())));
+    assert_eq!(read(1, "*"), Ok(FilterText::Tags("*".into())));
+    assert_eq!(read(2, "a > 1"), Ok(FilterText::Sql("a > 1".into())));
+    for blank in ["", " "] {
+        assert!(illegal(read(2, blank)).contains("blank"));
+    }
+    assert!(illegal(read(2, "a >> 1")).contains("'>' at column 4"));
+    assert!(illegal(read(1, "a|b")).contains("byte 1"));
+    assert!(illegal(read(3, "a")).contains("the filter type is 3"));
+}
+
 /// Checks a message after a change to it, and that the refusal names what was found.
 fn refused(change: impl FnOnce(&mut v2::Message, &mut v2::SystemProperties)) -> (Code, String) {
     let mut changed = good();

@@ -5,7 +5,7 @@ use crate::base::{
     ClusterId, GroupId, GroupName, LogIndex, QueueId, TopicId, TopicName, UtcMillis,
 };
 use crate::command::{Command, Found, Refusal, Reply, Subscribe};
-use crate::machine::{ApplyError, Effect, QUEUES_MAX};
+use crate::machine::{ApplyError, Conflict, Effect, QUEUES_MAX};
 use crate::message::MessageKind;
 use bytes::Bytes;
 
@@ -121,6 +121,34 @@ fn subscriptions_have_a_version_that_never_comes_again() {
     stranger.group = GroupId::new(9);
     let refused = Reply::Refused(Refusal::NoGroup { group: GroupId::new(9) });
     assert_eq!(bench.reply(Command::Subscribe(stranger)), refused);
+}
+
+#[test]
+fn members_that_differ_are_one_event_until_they_agree() {
+    let mut bench = Bench::with_topic(1);
+    let (group, topic) = (names::GROUP, names::TOPIC);
+    let expression = |text: &str| Subscribe { group, topic, expression: text.into() };
+    let differ = |bench: &mut Bench| match bench.reply(Command::MembersDiffer { group, topic }) {
+        Reply::MembersDiffer { first } => first,
+        other => panic!("{other:?}"),
+    };
+    bench.apply(Command::Subscribe(expression("a")));
+    assert!(!differ(&mut bench), "one filter alone");
+    bench.apply(Command::Subscribe(expression("b")));
+    assert!(differ(&mut bench) && !differ(&mut bench));
+    bench.apply(Command::Subscribe(expression("sql:c = 1")));
+    bench.apply(Command::Unsubscribe(expression("a")));
+    let conflict = bench.machine.state().conflict(group, topic);
+    assert_eq!(conflict.count, 1);
+    assert!(conflict.since.is_some() && !differ(&mut bench), "two of them are left");
+    bench.apply(Command::Unsubscribe(expression("b")));
+    assert_eq!(bench.machine.state().conflict(group, topic), Conflict { since: None, count: 1 });
+    bench.apply(Command::Subscribe(expression("b")));
+    assert!(differ(&mut bench));
+    bench.apply(Command::DeleteGroup { group });
+    assert_eq!(bench.machine.state().conflict(group, topic), Conflict::default());
+    let refused = Reply::Refused(Refusal::NoGroup { group });
+    assert_eq!(bench.reply(Command::MembersDiffer { group, topic }), refused);
 }
 
 #[test]

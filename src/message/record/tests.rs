@@ -74,6 +74,23 @@ fn a_record_keeps_its_bytes() {
 }
 
 #[test]
+fn properties_are_found_without_the_rest() {
+    for born_host in ["10.0.0.1:5000", "[2001:db8::1]:5000"] {
+        for topic in ["TopicTest".to_owned(), "t".repeat(127)] {
+            let topic = TopicName::new(&topic).unwrap();
+            let message = Message { topic, born_host: born_host.to_owned(), ..message() };
+            let record = encode_record(&message, store_host()).unwrap();
+            let properties = record_properties(&record).unwrap();
+            assert_eq!(properties.get("TAGS"), Some("TagA"));
+            assert_eq!(properties.get("KEYS"), Some("k1 k2"));
+            assert_eq!(properties.get("a"), Some("b"));
+            assert_eq!(properties.get("A"), None);
+            assert!(record_properties(&record.slice(..record.len() - 1)).is_err());
+        }
+    }
+}
+
+#[test]
 fn a_record_of_the_java_broker_is_read() {
     // What RocketMQ's Java encoder wrote, here with the body's CRC and a UNIQ_KEY added: size,
     // CRC and the properties' length follow from that.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use raftmq::base::{ClientId, Millis};
 use raftmq::broker::{
-    AckError, AckRequest, Delivered, HoldError, HoldRequest, ReceiveRequest, leaving,
+    AckError, AckRequest, Delivered, FilterText, HoldError, HoldRequest, ReceiveRequest, leaving,
 };
 use tokio::time::{Instant, sleep};
 
@@ -109,7 +109,7 @@ impl Consumer {
             topic: topic_name(topic),
             group: group_name(self.group),
             client: ClientId::new(&format!("consumer-{}", self.id)).expect("the name is one"),
-            filter: self.filter(wants),
+            filter: FilterText::Tags(self.filter(wants)),
             batch: u32::try_from(batch).unwrap_or(1),
             invisible: Millis::new(invisible),
             auto_renew: false,

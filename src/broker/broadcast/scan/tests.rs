@@ -59,7 +59,7 @@ impl Bench {
 
     /// What one look finds: queue and offset of each, how many are lost, and whether there is more.
     fn look(&self, filter: &str, progress: &mut Scan) -> (Vec<(u32, u64)>, u64, bool) {
-        let filter = TagFilter::parse(filter).unwrap();
+        let filter = Filter::tags(filter).unwrap();
         let found = scan(self.machine.state(), TOPIC, &filter, progress).unwrap().unwrap();
         let place = |(queue, offset, _): &(QueueId, QueueOffset, Unit)| (queue.get(), offset.get());
         (found.units.iter().map(place).collect(), found.lost, found.more)
