@@ -27,9 +27,9 @@ pub(super) fn pull(
 ) -> ReceiverStream<Item> {
     let observed = Observed::begin("PullMessage");
     let (items, stream) = mpsc::channel(1);
-    let topic = request.message_queue.as_ref().and_then(|queue| queue.topic.clone());
+    let named = request.message_queue.clone().unwrap_or_default();
     let asked = caller.and_then(|caller| ask(&caller, request));
-    let reply = Reply { items, topic: topic.unwrap_or_default() };
+    let reply = Reply { items, topic: named.topic.unwrap_or_default(), queue: named.id };
     tokio::spawn(async move {
         let code = match asked {
             Ok(asked) => poll(&broker, asked, reply, ending).await,
@@ -108,8 +108,9 @@ async fn poll(broker: &Broker, request: PullRequest, reply: Reply, mut ending: E
 /// The stream as its writer sees it; it ends when this is dropped.
 struct Reply {
     items: mpsc::Sender<Item>,
-    /// As the client wrote it.
+    /// Both as the client wrote them.
     topic: v2::Resource,
+    queue: i32,
 }
 
 impl Reply {
@@ -125,6 +126,7 @@ impl Reply {
             if let Some(system) = message.system_properties.as_mut() {
                 // Nothing of it is with anybody.
                 (system.receipt_handle, system.delivery_attempt) = (None, None);
+                system.queue_id = self.queue;
             }
             Content::Message(message)
         });
