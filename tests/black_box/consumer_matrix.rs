@@ -118,7 +118,9 @@ fn tell(client: Client, cluster: &Cluster, kill: bool) -> Row {
     });
     let cells = cells.unwrap_or_else(|| Story::CELLS.map(|_| FAILED.to_owned()));
     let [tags, sql, nack, dead, hidden] = cells;
-    [name, tags, sql, nack, dead, hidden]
+    let row = [name, tags, sql, nack, dead, hidden];
+    println!("{}", row.join(" | "));
+    row
 }
 
 /// What all cells of a client read, as its own producer sent it; nothing if that failed.
@@ -234,10 +236,10 @@ impl<'s> Story<'s> {
         consumer.wait("it is refused", WITHIN, |lines| !refusals(lines).is_empty());
         let lines = consumer.cut();
         assert_eq!(received_ids(&lines), BTreeSet::new(), "a wrong filter is no filter");
-        let place = WRONG_SQL.rfind("AND").unwrap().to_string();
+        let place = format!("column {}", WRONG_SQL.rfind("AND").unwrap() + 1);
         let refusals = refusals(&lines);
         let said = refusals.iter().any(|text| text.contains(&place));
-        assert!(said, "that byte {place} is wrong: {refusals:?}");
+        assert!(said, "what is wrong in {place}: {refusals:?}");
     }
 
     /// What fails comes again as its next attempt, after the back-off that the client was told, and
@@ -322,8 +324,14 @@ impl<'s> Story<'s> {
         let mut consumer = started(scene.launch(&task, "consumer"));
         consumer.wait("it fails", WITHIN, |lines| count(lines, "failed") > 0);
         let killed = self.kill_once_said(&scene);
+        if !self.kill {
+            consumer.wait("it fails as often as it may", WITHIN, |lines| {
+                count(lines, "failed") as u64 == POISON_ATTEMPTS
+            });
+        }
         let dead = format!("%DLQ%{}", scene.group);
-        until("there is a dead letter", WITHIN, || {
+        let within = if self.kill { WITHIN } else { PATIENCE };
+        until("there is a dead letter", within, || {
             self.stand.cluster.tool(scene.at, &["topic", "describe", &dead])
         });
         self.read_dead_letter(&dead);
@@ -356,12 +364,19 @@ impl<'s> Story<'s> {
         let got = received(&lines);
         check_no_acked_again(&got, &told(&lines, "acked"));
         let poison = self.poison();
-        let origin = [("DLQ_ORIGIN_TOPIC", self.topic), ("DLQ_ORIGIN_MESSAGE_ID", &*poison.id)];
+        let attempts = POISON_ATTEMPTS.to_string();
+        let facts = [
+            ("DLQ_ORIGIN_TOPIC", self.topic),
+            ("DLQ_ORIGIN_MESSAGE_ID", &poison.id),
+            ("RAFTMQ_DLQ_ATTEMPTS", &attempts),
+        ];
         for got in &got {
             let mut content = got.content.clone();
-            for (name, value) in origin {
-                assert_eq!(content.properties.remove(name).as_deref(), Some(value), "{got:?}");
+            for (name, value) in facts {
+                let told = content.properties.get(name);
+                assert_eq!(told.map(String::as_str), Some(value), "{name}: {got:?}");
             }
+            content.properties.retain(|name, _| !name.contains("DLQ_"));
             assert_eq!(content, Content::of(POISON), "a dead letter is what was sent");
         }
         assert!(self.kill || got.len() == 1, "one dead letter: {got:?}");
