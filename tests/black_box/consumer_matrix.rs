@@ -28,6 +28,8 @@ const MESSAGES: u64 = 20;
 const OVER_KILL: u64 = 40;
 const PACE_OVER_KILL_MS: u64 = 100;
 
+const TAG_CELL: &str = "tags";
+const SQL_CELL: &str = "sql";
 const TAGS: &str = "tag-1 || tag-3";
 /// Numbers and texts, in one and two bytes a letter and more.
 const SQL: &str =
@@ -74,14 +76,33 @@ fn every_client() {
         let killed = Client::ALL.map(|client| ((client, true), tell(client, &cluster, true)));
         rows.extend(killed);
     }
-    cluster.wait_equal(PATIENCE);
-    drop(cluster);
     let head = COLUMNS.map(str::to_owned);
     let table: Vec<_> = [&head].into_iter().chain(rows.values()).map(|row| row.to_vec()).collect();
     table::print(&table, Client::ALL.iter().filter_map(|client| client.lacks_as_consumer()));
     let failed: Vec<_> =
         rows.values().filter(|row| row.iter().any(|cell| cell == FAILED)).collect();
     assert!(failed.is_empty(), "{failed:#?}");
+    rows.keys().for_each(|(client, kill)| check_nothing_left(&cluster, *client, *kill));
+    cluster.wait_equal(PATIENCE);
+}
+
+/// Of what a filter does not want nothing waits for ever.
+fn check_nothing_left(cluster: &Cluster, client: Client, kill: bool) {
+    let (at, topic) = (cluster.a_follower().grpc, topic_of(client, kill));
+    for name in [TAG_CELL, SQL_CELL] {
+        for form in forms(client) {
+            wait_drained(cluster, at, &format!("{topic}-{name}-{form}"));
+        }
+    }
+}
+
+/// The kinds of consumers that a client has.
+fn forms(client: Client) -> &'static [&'static str] {
+    if client.has_push() { &["simple", "push"] } else { &["simple"] }
+}
+
+fn topic_of(client: Client, kill: bool) -> String {
+    format!("{client:?}{}", if kill { "-killed" } else { "" }).to_lowercase()
 }
 
 /// One client after the other, for the sake of two cores; beside them the one whose messages come
@@ -104,8 +125,7 @@ fn tell_all(cluster: &Cluster) -> BTreeMap<(Client, bool), Row> {
 fn tell(client: Client, cluster: &Cluster, kill: bool) -> Row {
     let stand = Stand { client, cluster };
     let name = if kill { format!("{client:?}, leader killed") } else { format!("{client:?}") };
-    let topic = if kill { format!("{client:?}-killed") } else { format!("{client:?}") };
-    let topic = topic.to_lowercase();
+    let topic = topic_of(client, kill);
     let cells = send(&stand, &topic).map(|sent| {
         let story = Story { stand: &stand, topic: &topic, sent: &sent, kill };
         if kill {
@@ -150,8 +170,8 @@ struct Story<'s> {
 
 impl<'s> Story<'s> {
     const CELLS: [fn(Self) -> String; COLUMNS.len() - 1] = [
-        |story| cell(|| story.filter("tags", false)),
-        |story| cell(|| story.filter("sql", true)),
+        |story| cell(|| story.filter(TAG_CELL, false)),
+        |story| cell(|| story.filter(SQL_CELL, true)),
         |story| cell(|| story.retry()),
         |story| cell(|| story.die()),
         |story| cell_if(story.stand.client.changes_invisible(), "lacks", || story.hide()),
@@ -179,17 +199,13 @@ impl<'s> Story<'s> {
         if self.stand.client.has_push() { "push" } else { "simple" }
     }
 
-    fn forms(&self) -> &'static [&'static str] {
-        if self.stand.client.has_push() { &["simple", "push"] } else { &["simple"] }
-    }
-
     /// Each kind of consumer gets all that it wants and nothing else, and nothing is left of what
     /// it does not want; a wrong expression is refused, with the place of the mistake.
     fn filter(&self, name: &str, sql: bool) -> String {
         if sql {
             self.refuse_wrong();
         }
-        let (forms, own_topic) = (self.forms(), format!("{}-{name}", self.topic));
+        let (forms, own_topic) = (forms(self.stand.client), format!("{}-{name}", self.topic));
         let mut topic = self.topic;
         if self.kill {
             self.stand.scene(&own_topic, "normal", false);
@@ -213,7 +229,7 @@ impl<'s> Story<'s> {
         let (wanted, ids) = (sent.iter().collect::<Vec<_>>(), sent.iter().map(|sent| &*sent.id));
         let ids: BTreeSet<_> = ids.collect();
         for (scene, consumer) in scenes.iter().zip(consumers) {
-            let mut got = scene.receive_all(consumer, &ids);
+            let mut got = scene.receive_wanted(consumer, &ids);
             for got in &got {
                 let number = got.content.properties["number"].parse().unwrap();
                 assert!(is_wanted(number, sql), "nobody asked for {got:?}");

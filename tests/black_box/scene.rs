@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::client_matrix::{ById, check_content, check_no_acked_again, kill_now, tally};
-use crate::common::cluster::{Cluster, Node, PATIENCE, check_ready, wait_drained};
+use crate::common::cluster::{Cluster, Node, PATIENCE, check_ready};
+use crate::common::cluster::{wait_acknowledged, wait_drained};
 use crate::common::driver::{Content, Received, Sent, Task};
 use crate::common::driver::{count, errors, received, received_ids, told};
 use crate::common::official::Client;
@@ -125,6 +126,22 @@ impl Scene<'_> {
     ) -> Vec<Received> {
         consumer.wait("all is received", WITHIN, |lines| wanted.is_subset(&received_ids(lines)));
         wait_drained(self.stand.cluster, self.at, &self.group);
+        self.cut(consumer)
+    }
+
+    /// As `receive_all`, without waiting until the log knows that nobody wants the rest.
+    pub(super) fn receive_wanted(
+        &self,
+        mut consumer: Script,
+        wanted: &BTreeSet<&str>,
+    ) -> Vec<Received> {
+        consumer.wait("all is received", WITHIN, |lines| wanted.is_subset(&received_ids(lines)));
+        wait_acknowledged(self.stand.cluster, self.at, &self.group);
+        self.cut(consumer)
+    }
+
+    /// Ends a consumer; all that came.
+    fn cut(&self, consumer: Script) -> Vec<Received> {
         let lines = consumer.cut();
         let got = received(&lines);
         check_no_acked_again(&got, &told(&lines, "acked"));
