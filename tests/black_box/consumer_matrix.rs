@@ -31,7 +31,7 @@ const PACE_OVER_KILL_MS: u64 = 100;
 const TAG_CELL: &str = "tags";
 const SQL_CELL: &str = "sql";
 const TAGS: &str = "tag-1 || tag-3";
-/// Numbers and texts, in one and two bytes a letter and more.
+/// Numbers and texts, these in letters of one, two and three bytes.
 const SQL: &str =
     "number > 4 AND number <= 14 AND town = 'Zürich 東京' AND number NOT IN ('7', '11')";
 /// An operand is missing where its second AND stands.
@@ -44,7 +44,7 @@ const POISON: u64 = 4;
 const POISON_ATTEMPTS: u64 = 3;
 const ALWAYS: u64 = 1000;
 
-/// The back-off of the groups whose messages fail. It has a form over a kill, so that its end comes
+/// The back-off of the groups whose messages fail; over a kill it is so long that its end comes
 /// under the next leader.
 const BACKOFF_MS: u64 = 1000;
 const BACKOFF_OVER_KILL_MS: u64 = 4000;
