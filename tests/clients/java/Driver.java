@@ -136,8 +136,13 @@ final class Driver {
 
     private static void noteError(String what, Throwable error, Map<String, ?> fields) {
         Map<String, Object> line = new LinkedHashMap<>(fields);
+        StringBuilder text = new StringBuilder(String.valueOf(error));
+        // A client that does not start tells the reason as a cause.
+        for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
+            text.append("; caused by ").append(cause);
+        }
         line.put("what", what);
-        line.put("text", String.valueOf(error));
+        line.put("text", text.toString());
         note("error", line);
     }
 
