@@ -100,8 +100,17 @@ impl Client {
                 "Rust 5.0.0 has no push consumer and cannot change an invisible time: what fails \
                  comes again when the time for which it was received is over, 10 s at the least",
             ),
-            Self::Python | Self::Java | Self::Go => None,
+            Self::Java => Some(
+                "Java 5.2.0 does not start with a wrong SQL expression, but \
+                 leaves out why",
+            ),
+            Self::Python | Self::Go => None,
         }
+    }
+
+    /// Whether an application learns why its consumer does not start.
+    pub(crate) fn tells_why_not_started(self) -> bool {
+        self != Self::Java
     }
 
     /// Whether a transaction can be ended again after an attempt that failed.
