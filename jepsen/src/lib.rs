@@ -74,6 +74,8 @@ enum Proof {
     Clients,
     /// Every kind of message through every official client, a leader kill in each cell.
     Kinds,
+    /// What a consumer can ask for through every official client, a leader kill in each cell.
+    ConsumerMatrix,
     /// The leader is killed twenty times while our own client sends.
     Failover,
     /// Ten thousand topics: their creation, what they cost, and the start with them.
@@ -181,6 +183,7 @@ fn prove(name: Proof, count: u64) -> Result<Outcome, Failure> {
         Proof::Speed => speed::prove(),
         Proof::Clients => stories::prove_clients(),
         Proof::Kinds => stories::prove_kinds(),
+        Proof::ConsumerMatrix => stories::prove_consumer_matrix(),
         Proof::Failover => failover::prove(),
         Proof::Topics => topics::prove(),
         Proof::Memory => memory::prove(),

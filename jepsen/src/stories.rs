@@ -5,6 +5,7 @@ use std::process::Command;
 use crate::{Failure, Outcome, root, say};
 
 const KILLS: &str = "10";
+const KILL_IN_EACH: &str = "with and without a kill in each cell";
 
 /// Tests of that name, in the build that this program is of: a debug build has the test command's
 /// own, which is there already.
@@ -32,7 +33,13 @@ pub(crate) fn prove_clients() -> Result<Outcome, Failure> {
 /// Every kind of message through every official client, without and with a leader's death in each
 /// cell.
 pub(crate) fn prove_kinds() -> Result<Outcome, Failure> {
-    prove_matrix("kinds_matrix", "1", "with and without a kill in each cell")
+    prove_matrix("kinds_matrix", "1", KILL_IN_EACH)
+}
+
+/// What a consumer can ask for through every official client, without and with a leader's death in
+/// each cell.
+pub(crate) fn prove_consumer_matrix() -> Result<Outcome, Failure> {
+    prove_matrix("consumer_matrix", "1", KILL_IN_EACH)
 }
 
 /// Tells the stories of one matrix; its figures are the table, which the last client prints.

@@ -25,7 +25,7 @@ const LITE_TOPIC_BYTES_MAX: i32 = 64;
 pub(super) enum Unfit {
     /// Not the protocol: the stream ends with a gRPC error.
     Protocol(Status),
-    /// Told in the command's status.
+    /// Told in a command's status, and then as a gRPC error that ends the stream.
     Refused(Refused),
 }
 

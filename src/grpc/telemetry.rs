@@ -168,18 +168,19 @@ impl Conversation {
             };
             // A broken stream ends like one that the client closed.
             let Some(Ok(command)) = command else { return };
-            let Some(answer) = self.answer(command) else { continue };
-            let ends = answer.is_err();
-            tokio::select! {
-                sent = self.outbox.send(answer) => if sent.is_err() || ends { return },
-                () = ending.comes() => return,
+            for answer in self.answer(command) {
+                let ends = answer.is_err();
+                tokio::select! {
+                    sent = self.outbox.send(answer) => if sent.is_err() || ends { return },
+                    () = ending.comes() => return,
+                }
             }
         }
     }
 
     /// Results of commands are not awaited by anything yet, and unknown commands are ignored.
-    fn answer(&mut self, command: v2::TelemetryCommand) -> Option<Item> {
-        let Some(Command::Settings(settings)) = command.command else { return None };
+    fn answer(&mut self, command: v2::TelemetryCommand) -> Vec<Item> {
+        let Some(Command::Settings(settings)) = command.command else { return Vec::new() };
         let observed = Observed::begin("Telemetry");
         let merged = settings::merge(settings, |group| self.broker.group_settings(group));
         observed.end(match &merged {
@@ -192,13 +193,16 @@ impl Conversation {
                 let client = &self.caller.client;
                 self.broker.client_seen(client, stated.kind, stated.group.as_ref());
                 self.publishing.state(&self.broker, client, &stated);
-                Some(Ok(v2::TelemetryCommand {
-                    status: Some(ok()),
-                    command: Some(Command::Settings(settings)),
-                }))
+                let command = Some(Command::Settings(settings));
+                vec![Ok(v2::TelemetryCommand { status: Some(ok()), command })]
             }
-            Err(Unfit::Refused(refused)) => Some(Ok(status_only(refused.status()))),
-            Err(Unfit::Protocol(status)) => Some(Err(status)),
+            // Node fails to start by the first, and the others pass over it; Java and Go fail by the
+            // second, and would wait for settings without it, Go for ever.
+            Err(Unfit::Refused(refused)) => {
+                let end = Status::invalid_argument(refused.text.clone());
+                vec![Ok(status_only(refused.status())), Err(end)]
+            }
+            Err(Unfit::Protocol(status)) => vec![Err(status)],
         }
     }
 }

@@ -7,17 +7,13 @@
 //! `RAFTMQ_KILLS` asks for the full form: kills under every client, not under `KILLED` alone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use serde_json::Value;
-
-use super::client_matrix::{ById, check_content, check_no_acked_again, kill_now, tally};
-use crate::common::cluster::{Cluster, Node, PATIENCE, Plan, check_ready, wait_drained};
+use super::scene::{Killed, Scene, Stand, WITHIN};
+use crate::common::cluster::{Cluster, PATIENCE, Plan};
 use crate::common::driver::{Content, Received, Sent, Task};
-use crate::common::driver::{count, errors, ids, received, received_ids, sent, told};
+use crate::common::driver::{count, errors, ids, received_ids, sent};
 use crate::common::official::Client;
 use crate::common::script::Script;
 use crate::common::table::{self, FAILED, cell, cell_if};
@@ -25,7 +21,6 @@ use crate::common::until;
 
 /// Which clients see kills in the test command: those whose programs start soonest.
 const KILLED: [Client; 2] = [Client::Python, Client::Go];
-const WITHIN: Duration = Duration::from_secs(90);
 
 const LINES: u64 = 3;
 const EACH: u64 = 20;
@@ -89,14 +84,15 @@ fn forms(client: Client) -> &'static [bool] {
 
 fn run_all(client: Client) {
     client.install();
-    let stand = Stand { client, cluster: Cluster::start(plan()) };
+    let cluster = Cluster::start(plan());
+    let stand = Stand { client, cluster: &cluster };
     let start = Instant::now();
-    let rows: Vec<_> = forms(client).iter().map(|kill| stand.tell(*kill)).collect();
+    let rows: Vec<_> = forms(client).iter().map(|kill| tell(&stand, *kill)).collect();
     let told = start.elapsed().as_secs_f64();
     println!("{client:?}: told its stories in {told:.1} s");
     rows.iter().for_each(|row| println!("{}", row.join(" | ")));
-    stand.cluster.wait_equal(PATIENCE);
-    drop(stand);
+    cluster.wait_equal(PATIENCE);
+    drop(cluster);
     let failed: Vec<_> = rows.iter().flatten().filter(|cell| *cell == FAILED).cloned().collect();
     note_rows(client, rows.clone());
     assert!(failed.is_empty(), "{client:?}: {rows:#?}");
@@ -125,129 +121,20 @@ fn note_rows(client: Client, rows: Vec<Row>) {
     }
 }
 
-/// A client before a cluster.
-struct Stand {
-    client: Client,
-    cluster: Cluster,
-}
-
-/// What a cell works with: a topic and a group of its own, and where its programs connect.
-struct Scene<'s> {
-    stand: &'s Stand,
-    kill: bool,
-    at: SocketAddr,
-    topic: String,
-    group: String,
-    gate: PathBuf,
-}
-
-/// A leader that was killed.
-struct Killed {
-    node: Node,
-    at_ms: u64,
-}
-
-impl Stand {
-    fn tell(&self, kill: bool) -> Row {
-        let client = self.client;
-        [
-            if kill { format!("{client:?}, leader killed") } else { format!("{client:?}") },
-            cell(|| self.scene("ordered", "fifo", kill).ordered()),
-            cell(|| self.scene("delayed", "delay", kill).delayed()),
-            cell(|| self.scene("committed", "transaction", kill).committed()),
-            cell(|| self.scene("rolled-back", "transaction", kill).rolled_back()),
-            cell(|| self.scene("checked", "transaction", kill).checked()),
-            cell_if(client.recalls(), "lacks", || self.scene("recalled", "delay", kill).recalled()),
-        ]
-    }
-
-    fn scene(&self, name: &str, kind: &str, kill: bool) -> Scene<'_> {
-        // What the cell before killed is back, even where it failed.
-        self.wait_whole();
-        let topic = format!("{name}{}", if kill { "-killed" } else { "" });
-        // A node that follows, so that it outlives the leader.
-        let at = self.cluster.a_follower().grpc;
-        self.cluster
-            .tool(at, &["topic", "create", &topic, "--queues", "4", "--type", kind])
-            .unwrap();
-        let gate = self.cluster.folder().join(format!("{topic}.gate"));
-        Scene { stand: self, kill, at, group: format!("{topic}-group"), topic, gate }
-    }
-
-    fn wait_whole(&self) {
-        until("all nodes are ready", PATIENCE, || {
-            self.cluster.try_nodes()?.iter().try_for_each(check_ready)
-        });
-    }
+fn tell(stand: &Stand<'_>, kill: bool) -> Row {
+    let client = stand.client;
+    [
+        if kill { format!("{client:?}, leader killed") } else { format!("{client:?}") },
+        cell(|| stand.scene("ordered", "fifo", kill).ordered()),
+        cell(|| stand.scene("delayed", "delay", kill).delayed()),
+        cell(|| stand.scene("committed", "transaction", kill).committed()),
+        cell(|| stand.scene("rolled-back", "transaction", kill).rolled_back()),
+        cell(|| stand.scene("checked", "transaction", kill).checked()),
+        cell_if(client.recalls(), "lacks", || stand.scene("recalled", "delay", kill).recalled()),
+    ]
 }
 
 impl Scene<'_> {
-    fn task<'a>(&'a self, command: &'a str) -> Task<'a> {
-        let group = if matches!(command, "simple" | "push") { &self.group } else { "" };
-        Task { group, ..Task::of(command, self.at, &self.topic) }
-    }
-
-    /// A consumer and a producer, which start side by side.
-    fn start(&self, consumer: &Task<'_>, producer: &Task<'_>) -> [Script; 2] {
-        let scripts = [(consumer, "consumer"), (producer, "producer")].map(|(task, what)| {
-            let label = format!("{}-{what}", self.topic);
-            task.start(self.stand.client, self.stand.cluster.folder(), &label)
-        });
-        scripts.map(|mut script| {
-            script.wait("the client starts", WITHIN, |lines| count(lines, "started") == 1);
-            script
-        })
-    }
-
-    /// Kills the leader, where that is the story.
-    fn kill_leader(&self) -> Option<Killed> {
-        let node = self.kill.then(|| self.stand.cluster.leader())?;
-        let at_ms = kill_now(&node);
-        Some(Killed { node, at_ms })
-    }
-
-    fn wait_back(&self, killed: Option<Killed>) {
-        let Some(killed) = killed else { return };
-        until("the killed node is back", PATIENCE, || {
-            let nodes = self.stand.cluster.try_nodes()?;
-            let back = nodes.iter().all(|node| node.pid != killed.node.pid);
-            if back { Ok(()) } else { Err(format!("node {} is not back", killed.node.node)) }
-        });
-        self.stand.wait_whole();
-    }
-
-    /// Nothing fails while all nodes live; else it is told. A poll may: the Rust client waits for
-    /// its answer no longer than the server does for messages.
-    fn check_errors(&self, lines: &[Value], whats: &[&str]) {
-        for what in whats {
-            let texts = errors(lines, what);
-            assert!(self.kill || *what == "receive" || texts.is_empty(), "{what}: {texts:?}");
-            for (text, times) in tally(&texts) {
-                println!("{:?}, {}: {times} × {what}: {text}", self.stand.client, self.topic);
-            }
-        }
-    }
-
-    /// Waits until these messages came and the group has nothing left; all that came.
-    fn receive_all(&self, mut consumer: Script, wanted: &BTreeSet<&str>) -> Vec<Received> {
-        consumer.wait("all is received", WITHIN, |lines| wanted.is_subset(&received_ids(lines)));
-        wait_drained(&self.stand.cluster, self.at, &self.group);
-        let lines = consumer.cut();
-        let got = received(&lines);
-        check_no_acked_again(&got, &told(&lines, "acked"));
-        self.check_errors(&lines, &["ack", "receive"]);
-        got
-    }
-
-    /// All that came are these and as they were sent, once each; a kill may let one come again
-    /// that was not acknowledged.
-    fn check_received(&self, got: &[Received], wanted: &[&Sent]) {
-        let wanted: ById =
-            wanted.iter().map(|sent| (sent.id.clone(), Content::of(sent.number))).collect();
-        check_content(got, &wanted);
-        assert!(self.kill || got.len() == wanted.len(), "something came twice: {got:?}");
-    }
-
     fn ordered(&self) -> String {
         let consumer = if self.stand.client.has_push() { "push" } else { "simple" };
         let words = ["group", "create", &self.group, "--ordered"];

@@ -487,14 +487,24 @@ fn read_replica(value: &Value) -> Result<Replica, String> {
 /// Waits until nothing of the group is to be handed out and nothing is in flight: from then on
 /// nothing can come again.
 pub(crate) fn wait_drained(cluster: &Cluster, endpoint: SocketAddr, group: &str) {
-    until(&format!("group {group} is drained"), PATIENCE, || {
+    wait_none(cluster, endpoint, group, &["ready", "in_flight"]);
+}
+
+/// Waits until all that the group was handed out is acknowledged. What nobody wants may be left: the
+/// log is told of it some seconds later.
+pub(crate) fn wait_acknowledged(cluster: &Cluster, endpoint: SocketAddr, group: &str) {
+    wait_none(cluster, endpoint, group, &["in_flight"]);
+}
+
+/// Waits until the group has none of what these fields count, and something was seen of it.
+fn wait_none(cluster: &Cluster, endpoint: SocketAddr, group: &str, fields: &[&str]) {
+    until(&format!("group {group} has none {}", fields.join(" or ")), PATIENCE, || {
         let value = cluster.tool(endpoint, &["group", "describe", group])?;
         let parts = value["parts"].as_array().ok_or_else(|| format!("no parts in {value}"))?;
         let topics: Vec<_> =
             parts.iter().filter_map(|part| part["topics"].as_array()).flatten().collect();
-        let left = |topic: &Value, key: &str| topic[key].as_u64().unwrap_or(u64::MAX);
-        let idle = |topic: &Value| left(topic, "ready") == 0 && left(topic, "in_flight") == 0;
-        if !topics.is_empty() && topics.into_iter().all(idle) {
+        let none = |topic: &Value| fields.iter().all(|field| topic[*field].as_u64() == Some(0));
+        if !topics.is_empty() && topics.into_iter().all(none) {
             Ok(())
         } else {
             Err(value.to_string())

@@ -8,10 +8,12 @@
 //! Commands:
 //! - `send`: messages 0, 1, 2, … of `Content::of`, `count` of them or (0) until the end of input,
 //!   `pace_ms` apart. It does not repeat what failed: what the client lets through is the finding.
-//! - `simple`: a simple consumer that receives and acknowledges.
-//! - `push`: a push consumer whose listener always succeeds.
-//! - `invisible`: a simple consumer that receives for `invisible_ms`, gives each message `hide_ms`
-//!   instead, and acknowledges it when it comes again, until `count` are acknowledged.
+//! - `simple`: a simple consumer that receives for `invisible_ms` and acknowledges, or leaves what
+//!   fails until that time is over.
+//! - `push`: a push consumer whose listener succeeds, or fails.
+//! - `invisible`: a simple consumer that receives for `invisible_ms`, gives each message
+//!   `hide_first_ms` (unless 0) and at once `hide_ms` instead, and acknowledges it when it comes
+//!   again, until `count` are acknowledged.
 //! - `transact`: sends the half of one transaction for each word of `outcomes`, waits until the
 //!   file `gate` exists, and then ends them one after the other: `commit`, `rollback`, or `open`,
 //!   which only its checker commits. Until then the checker does not know. It repeats an end until
@@ -19,6 +21,9 @@
 //! - `recall`: sends `count` messages and one that is due a second later, waits for `gate`, and
 //!   recalls each but the last twice, repeating until it is answered OK. After the end of input it
 //!   tries to recall the last, once.
+//!
+//! Consumers want what `filter` says: tags, or with `sql` an SQL expression. The messages whose
+//! numbers are in `fails`, separated by spaces, fail in their first `failures` attempts.
 //!
 //! With `lines`, message n belongs to the message group `line-(n mod lines)`, and `send` repeats it
 //! until it is taken, for the sake of its order; with `delay_ms` it is due so much after it was made;
@@ -29,7 +34,9 @@
 //! - `sent`: `id`, `number`, `from_ms`, `due_ms` (0: at once): the client has a receipt.
 //! - `received`: `id`, `attempt`, `asked_ms` (start of the call that brought it), `body` (hex),
 //!   `tag`, `keys` (sorted), `properties`, `corrupted`, `priority` (of clients that know it)
-//! - `hidden`, `acked`: `id`, `attempt`: the client was told OK.
+//! - `failed`: `id`, `attempt`: what was received fails now.
+//! - `hidden`, `acked`: `id`, `attempt`: the client was told OK. `hidden` also has `asked_ms`, the
+//!   start of the first call.
 //! - `asked`: `id`, `said` (`commit`, `rollback`, `unknown`): the checker was asked.
 //! - `ended`: `id`: the end of its transaction was answered OK.
 //! - `recalled`: `id` as the answer tells it, `attempt`.
@@ -64,6 +71,11 @@ pub(crate) struct Task<'a> {
     pub(crate) pace_ms: u64,
     pub(crate) invisible_ms: u64,
     pub(crate) hide_ms: u64,
+    pub(crate) hide_first_ms: u64,
+    pub(crate) filter: &'a str,
+    pub(crate) sql: bool,
+    pub(crate) fails: &'a str,
+    pub(crate) failures: u64,
     pub(crate) lines: u64,
     pub(crate) delay_ms: u64,
     pub(crate) priorities: u64,
@@ -85,6 +97,11 @@ impl<'a> Task<'a> {
             pace_ms: 0,
             invisible_ms: INVISIBLE_MS,
             hide_ms: 0,
+            hide_first_ms: 0,
+            filter: "*",
+            sql: false,
+            fails: "",
+            failures: 0,
             lines: 0,
             delay_ms: 0,
             priorities: 0,
@@ -109,6 +126,11 @@ impl<'a> Task<'a> {
             "start_ms": START_MS,
             "invisible_ms": self.invisible_ms,
             "hide_ms": self.hide_ms,
+            "hide_first_ms": self.hide_first_ms,
+            "filter": self.filter,
+            "sql": self.sql,
+            "fails": self.fails,
+            "failures": self.failures,
             "lines": self.lines,
             "delay_ms": self.delay_ms,
             "priorities": self.priorities,
@@ -187,11 +209,13 @@ pub(crate) struct Received {
     pub(crate) content: Content,
 }
 
-/// An acknowledgement, or a changed invisible duration, that was answered OK.
+/// An acknowledgement, or a changed invisible duration, that was answered OK; or a failure.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) id: String,
     pub(crate) attempt: u64,
+    /// The start of the call, where the driver tells it.
+    pub(crate) asked_ms: Option<u64>,
     pub(crate) at_ms: u64,
 }
 
@@ -233,15 +257,21 @@ pub(crate) fn received(lines: &[Value]) -> Vec<Received> {
     of(lines, "received").map(read).collect()
 }
 
-/// Lines of `acked` or `hidden`, the first of each id.
+/// Lines of `acked`, `hidden` or `failed`, in their order.
+pub(crate) fn all_told(lines: &[Value], event: &str) -> Vec<Told> {
+    let read = |line: &Value| Told {
+        id: text(line, "id"),
+        attempt: number(line, "attempt"),
+        asked_ms: line["asked_ms"].as_u64(),
+        at_ms: number(line, "at_ms"),
+    };
+    of(lines, event).map(read).collect()
+}
+
+/// The first of each id.
 pub(crate) fn told(lines: &[Value], event: &str) -> BTreeMap<String, Told> {
     let mut told = BTreeMap::new();
-    for line in of(lines, event) {
-        let read = Told {
-            id: text(line, "id"),
-            attempt: number(line, "attempt"),
-            at_ms: number(line, "at_ms"),
-        };
+    for read in all_told(lines, event) {
         told.entry(read.id.clone()).or_insert(read);
     }
     told

@@ -83,6 +83,36 @@ impl Client {
         }
     }
 
+    /// Whether a push consumer waits for what a listed back-off says before a failed message comes
+    /// again.
+    pub(crate) fn reads_backoff(self) -> bool {
+        self != Self::Node
+    }
+
+    /// Why it shows what a consumer can ask for in another way than the others, or not at all.
+    pub(crate) fn lacks_as_consumer(self) -> Option<&'static str> {
+        match self {
+            Self::Node => Some(
+                "Node 1.0.8 does not read a listed back-off: its push consumer asks for what failed \
+                 again at once",
+            ),
+            Self::Rust => Some(
+                "Rust 5.0.0 has no push consumer and cannot change an invisible time: what fails \
+                 comes again when the time for which it was received is over, 10 s at the least",
+            ),
+            Self::Java => Some(
+                "Java 5.2.0 does not start with a wrong SQL expression, but \
+                 leaves out why",
+            ),
+            Self::Python | Self::Go => None,
+        }
+    }
+
+    /// Whether an application learns why its consumer does not start.
+    pub(crate) fn tells_why_not_started(self) -> bool {
+        self != Self::Java
+    }
+
     /// Whether a transaction can be ended again after an attempt that failed.
     pub(crate) fn repeats_ends(self) -> bool {
         self != Self::Rust

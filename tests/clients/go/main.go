@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,10 +35,15 @@ var config struct {
 	StartMs     int64  `json:"start_ms"`
 	InvisibleMs int64  `json:"invisible_ms"`
 	HideMs      int64  `json:"hide_ms"`
+	HideFirstMs int64  `json:"hide_first_ms"`
 	Lines       int    `json:"lines"`
 	DelayMs     int64  `json:"delay_ms"`
 	Outcomes    string `json:"outcomes"`
 	Gate        string `json:"gate"`
+	Filter      string `json:"filter"`
+	SQL         bool   `json:"sql"`
+	Fails       string `json:"fails"`
+	Failures    int32  `json:"failures"`
 }
 
 type fields map[string]any
@@ -305,7 +311,22 @@ func recall() client {
 }
 
 func subscription() map[string]*rmq.FilterExpression {
-	return map[string]*rmq.FilterExpression{config.Topic: rmq.SUB_ALL}
+	kind := rmq.TAG
+	if config.SQL {
+		kind = rmq.SQL92
+	}
+	wanted := rmq.NewFilterExpressionWithType(config.Filter, kind)
+	return map[string]*rmq.FilterExpression{config.Topic: wanted}
+}
+
+func fails(message *rmq.MessageView) bool {
+	named := slices.Contains(strings.Fields(config.Fails), message.GetProperties()["number"])
+	attempt := message.GetDeliveryAttempt()
+	failed := named && attempt <= config.Failures
+	if failed {
+		note("failed", fields{"id": message.GetMessageId(), "attempt": attempt})
+	}
+	return failed
 }
 
 func simpleConsumer() rmq.SimpleConsumer {
@@ -348,18 +369,28 @@ func simple() client {
 	consumer := simpleConsumer()
 	for !stopped() {
 		for _, message := range receive(consumer) {
-			acknowledge(consumer, message)
+			if !fails(message) {
+				acknowledge(consumer, message)
+			}
 		}
 	}
 	return consumer
 }
 
 func hide(consumer rmq.SimpleConsumer, message *rmq.MessageView) {
-	if err := consumer.ChangeInvisibleDuration(message, millis(config.HideMs)); err != nil {
-		noteError("hide", err, fields{"id": message.GetMessageId()})
-		return
+	asked := nowMs()
+	for _, length := range []int64{config.HideFirstMs, config.HideMs} {
+		if length == 0 {
+			continue
+		}
+		if err := consumer.ChangeInvisibleDuration(message, millis(length)); err != nil {
+			noteError("hide", err, fields{"id": message.GetMessageId()})
+			return
+		}
 	}
-	note("hidden", fields{"id": message.GetMessageId(), "attempt": message.GetDeliveryAttempt()})
+	note("hidden", fields{
+		"id": message.GetMessageId(), "attempt": message.GetDeliveryAttempt(), "asked_ms": asked,
+	})
 }
 
 func invisible() client {
@@ -379,6 +410,9 @@ func invisible() client {
 func push() client {
 	listener := &rmq.FuncMessageListener{Consume: func(message *rmq.MessageView) rmq.ConsumerResult {
 		noteReceived(message, nowMs())
+		if fails(message) {
+			return rmq.FAILURE
+		}
 		return rmq.SUCCESS
 	}}
 	made := start(func() (client, error) {

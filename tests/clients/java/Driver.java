@@ -4,6 +4,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
@@ -18,6 +19,7 @@ import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -51,10 +53,15 @@ final class Driver {
         long start_ms;
         long invisible_ms;
         long hide_ms;
+        long hide_first_ms;
         int lines;
         long delay_ms;
         String outcomes;
         String gate;
+        String filter;
+        boolean sql;
+        String fails;
+        int failures;
     }
 
     private record Half(String id, Transaction transaction, String outcome) {
@@ -129,8 +136,13 @@ final class Driver {
 
     private static void noteError(String what, Throwable error, Map<String, ?> fields) {
         Map<String, Object> line = new LinkedHashMap<>(fields);
+        StringBuilder text = new StringBuilder(String.valueOf(error));
+        // A client that does not start tells the reason as a cause.
+        for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
+            text.append("; caused by ").append(cause);
+        }
         line.put("what", what);
-        line.put("text", String.valueOf(error));
+        line.put("text", text.toString());
         note("error", line);
     }
 
@@ -165,7 +177,10 @@ final class Driver {
     }
 
     private static Map<String, FilterExpression> subscription() {
-        return Collections.singletonMap(config.topic, FilterExpression.SUB_ALL);
+        FilterExpressionType kind =
+            config.sql ? FilterExpressionType.SQL92 : FilterExpressionType.TAG;
+        return Collections.singletonMap(
+            config.topic, new FilterExpression(config.filter, kind));
     }
 
     private static void waitForGate() throws InterruptedException {
@@ -212,6 +227,17 @@ final class Driver {
         // Not in the public interface; a push consumer drops what it finds corrupted.
         line.put("corrupted", false);
         note("received", line);
+    }
+
+    private static boolean fails(MessageView message) {
+        String number = message.getProperties().get("number");
+        int attempt = message.getDeliveryAttempt();
+        boolean named = Arrays.asList(config.fails.split(" ")).contains(number);
+        boolean failed = named && attempt <= config.failures;
+        if (failed) {
+            note("failed", Map.of("id", message.getMessageId().toString(), "attempt", attempt));
+        }
+        return failed;
     }
 
     private static ProducerBuilder producerBuilder() {
@@ -374,7 +400,9 @@ final class Driver {
         SimpleConsumer consumer = simpleConsumer();
         while (!stopped()) {
             for (MessageView message : receive(consumer)) {
-                acknowledge(consumer, message);
+                if (!fails(message)) {
+                    acknowledge(consumer, message);
+                }
             }
         }
         return consumer;
@@ -382,9 +410,15 @@ final class Driver {
 
     private static void hide(SimpleConsumer consumer, MessageView message) {
         String id = message.getMessageId().toString();
+        int attempt = message.getDeliveryAttempt();
+        long asked = System.currentTimeMillis();
         try {
+            if (config.hide_first_ms > 0) {
+                Duration first = Duration.ofMillis(config.hide_first_ms);
+                consumer.changeInvisibleDuration(message, first);
+            }
             consumer.changeInvisibleDuration(message, Duration.ofMillis(config.hide_ms));
-            note("hidden", Map.of("id", id, "attempt", message.getDeliveryAttempt()));
+            note("hidden", Map.of("id", id, "attempt", attempt, "asked_ms", asked));
         } catch (Exception error) {
             noteError("hide", error, Map.of("id", id));
         }
@@ -412,7 +446,7 @@ final class Driver {
             .setSubscriptionExpressions(subscription())
             .setMessageListener(message -> {
                 noteReceived(message, System.currentTimeMillis());
-                return ConsumeResult.SUCCESS;
+                return fails(message) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
             })
             .build());
         STOPPING.await();

@@ -3,9 +3,16 @@
 
 const fs = require('node:fs');
 
-const { ConsumeResult, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
-// The package does not say it itself.
 const {
+  ConsumeResult,
+  FilterExpression,
+  Producer,
+  PushConsumer,
+  SimpleConsumer,
+} = require('rocketmq-client-nodejs');
+// The package does not say them itself.
+const {
+  FilterType,
   TransactionResolution,
 } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
@@ -195,11 +202,24 @@ async function recall() {
   return producer;
 }
 
+function subscriptions() {
+  const kind = config.sql ? FilterType.SQL : FilterType.TAG;
+  return new Map([[ config.topic, new FilterExpression(config.filter, kind) ]]);
+}
+
+function fails(message) {
+  const [ id, attempt ] = [ message.messageId, message.deliveryAttempt ];
+  const named = config.fails.split(' ').includes(message.properties.get('number'));
+  const failed = named && attempt <= config.failures;
+  if (failed) note('failed', { id, attempt });
+  return failed;
+}
+
 function simpleConsumer() {
   return start(new SimpleConsumer({
     ...common,
     consumerGroup: config.group,
-    subscriptions: new Map([[ config.topic, '*' ]]),
+    subscriptions: subscriptions(),
     awaitDuration: POLL_MS,
   }));
 }
@@ -231,17 +251,23 @@ async function acknowledge(consumer, message) {
 async function simple() {
   const consumer = await simpleConsumer();
   while (!stopped) {
-    for (const message of await receive(consumer)) await acknowledge(consumer, message);
+    for (const message of await receive(consumer)) {
+      if (!fails(message)) await acknowledge(consumer, message);
+    }
   }
   return consumer;
 }
 
 async function hide(consumer, message) {
+  const [ id, attempt, askedMs ] = [ message.messageId, message.deliveryAttempt, Date.now() ];
   try {
+    if (config.hide_first_ms) {
+      await consumer.changeInvisibleDuration(message, config.hide_first_ms);
+    }
     await consumer.changeInvisibleDuration(message, config.hide_ms);
-    note('hidden', { id: message.messageId, attempt: message.deliveryAttempt });
+    note('hidden', { id, attempt, asked_ms: askedMs });
   } catch (error) {
-    noteError('hide', error, { id: message.messageId });
+    noteError('hide', error, { id });
   }
 }
 
@@ -261,13 +287,13 @@ async function push() {
   const messageListener = {
     async consume(message) {
       noteReceived(message, Date.now());
-      return ConsumeResult.SUCCESS;
+      return fails(message) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
     },
   };
   const consumer = await start(new PushConsumer({
     ...common,
     consumerGroup: config.group,
-    subscriptions: new Map([[ config.topic, '*' ]]),
+    subscriptions: subscriptions(),
     messageListener,
   }));
   await stopping;

@@ -9,6 +9,7 @@ import time
 from rocketmq import (ClientConfiguration, ConsumeResult, Credentials, FilterExpression, Message,
                       MessageListener, Producer, PushConsumer, SimpleConsumer, TransactionChecker,
                       TransactionResolution)
+from rocketmq.grpc_protocol import FilterType
 
 BATCH = 32
 POLL_SECONDS = 2
@@ -190,9 +191,21 @@ def recall():
     return producer
 
 
+def subscription():
+    kind = FilterType.SQL if config["sql"] else FilterType.TAG
+    return {config["topic"]: FilterExpression(config["filter"], kind)}
+
+
+def fails(message):
+    named = message.properties.get("number") in config["fails"].split()
+    failed = named and message.delivery_attempt <= config["failures"]
+    if failed:
+        note("failed", id=message.message_id, attempt=message.delivery_attempt)
+    return failed
+
+
 def simple_consumer():
-    subscription = {config["topic"]: FilterExpression("*")}
-    return start(SimpleConsumer(client_configuration(), config["group"], subscription,
+    return start(SimpleConsumer(client_configuration(), config["group"], subscription(),
                                 await_duration=POLL_SECONDS, tls_enable=config["tls"]))
 
 
@@ -223,7 +236,8 @@ def simple():
     consumer = simple_consumer()
     while not stop.is_set():
         for message in receive(consumer):
-            acknowledge(consumer, message)
+            if not fails(message):
+                acknowledge(consumer, message)
     return consumer
 
 
@@ -234,9 +248,13 @@ def invisible():
             if message.delivery_attempt > 1:
                 acked += acknowledge(consumer, message)
                 continue
+            asked_ms = now_ms()
             try:
+                if config["hide_first_ms"]:
+                    consumer.change_invisible_duration(message, config["hide_first_ms"] // 1000)
                 consumer.change_invisible_duration(message, config["hide_ms"] // 1000)
-                note("hidden", id=message.message_id, attempt=message.delivery_attempt)
+                note("hidden", id=message.message_id, attempt=message.delivery_attempt,
+                     asked_ms=asked_ms)
             except Exception as error:  # noqa: BLE001
                 note_error("hide", error, id=message.message_id)
     return consumer
@@ -246,11 +264,10 @@ def push():
     class Listener(MessageListener):
         def consume(self, message):
             note_received(message, now_ms())
-            return ConsumeResult.SUCCESS
+            return ConsumeResult.FAILURE if fails(message) else ConsumeResult.SUCCESS
 
-    subscription = {config["topic"]: FilterExpression("*")}
-    consumer = start(PushConsumer(client_configuration(), config["group"], Listener(), subscription,
-                                  tls_enable=config["tls"]))
+    consumer = start(PushConsumer(client_configuration(), config["group"], Listener(),
+                                  subscription(), tls_enable=config["tls"]))
     stop.wait()
     return consumer
 

@@ -39,6 +39,10 @@ struct Config {
     delay_ms: u64,
     outcomes: String,
     gate: String,
+    filter: String,
+    sql: bool,
+    fails: String,
+    failures: i32,
 }
 
 fn now_ms() -> u64 {
@@ -279,6 +283,17 @@ fn note_received(message: &MessageView, asked_ms: u64) {
     note("received", line);
 }
 
+fn fails(config: &Config, message: &MessageView) -> bool {
+    let (id, attempt) = (message.message_id(), message.delivery_attempt());
+    let number = message.properties().get("number");
+    let named = number.is_some_and(|number| config.fails.split(' ').any(|fails| fails == number));
+    let failed = named && attempt <= config.failures;
+    if failed {
+        note("failed", json!({ "id": id, "attempt": attempt }));
+    }
+    failed
+}
+
 async fn simple(config: &Config, mut stop: Stop) {
     let consumer = start(config, async {
         let mut option = SimpleConsumerOption::default();
@@ -291,13 +306,15 @@ async fn simple(config: &Config, mut stop: Stop) {
     while !stop.is_set() {
         let (asked_ms, invisible) = (now_ms(), Duration::from_millis(config.invisible_ms));
         let (receiver, topic) = (consumer.clone(), config.topic.clone());
+        let kind = if config.sql { FilterType::Sql } else { FilterType::Tag };
+        let wanted = FilterExpression::new(kind, &config.filter);
         let received = guarded(async move {
-            let all = FilterExpression::new(FilterType::Tag, "*");
-            receiver.receive_with(topic, &all, BATCH, invisible).await
+            receiver.receive_with(topic, &wanted, BATCH, invisible).await
         });
         match received.await {
-            Ok(messages) => {
+            Ok(mut messages) => {
                 messages.iter().for_each(|message| note_received(message, asked_ms));
+                messages.retain(|message| !fails(config, message));
                 acknowledge(&consumer, messages).await;
             }
             Err(text) => {
