@@ -39,6 +39,18 @@ impl Wanted {
         }
     }
 
+    /// What a filter of the log stands for; `None` for one that nobody here asks for. Tags that are
+    /// never sent say nothing.
+    pub(crate) fn of(filter: &str) -> Option<Self> {
+        let tags = |tag: &str| filter.split("||").any(|one| one.trim() == tag);
+        match (filter == "*", tags("even"), tags("odd")) {
+            (true, ..) | (_, true, true) => Some(Self::All),
+            (_, true, false) => Some(Self::Even),
+            (_, false, true) => Some(Self::Odd),
+            (_, false, false) => None,
+        }
+    }
+
     pub(crate) fn has(self, value: Value) -> bool {
         match self {
             Self::All => true,
@@ -125,6 +137,49 @@ pub(crate) enum What {
     Bounds {
         topic: u32,
     },
+    CreateGroup {
+        group: u32,
+        /// It takes what comes after its creation only.
+        latest: bool,
+    },
+    /// A consumer has tried often enough.
+    GiveUp {
+        group: u32,
+        place: Place,
+        attempt: u32,
+    },
+    /// Looks at the dead letters of a group.
+    ListDead {
+        group: u32,
+    },
+    /// Takes dead letters as messages of their topic.
+    ReceiveDead {
+        group: u32,
+    },
+    /// Puts dead letters back into their group.
+    Redrive {
+        group: u32,
+    },
+    Reset {
+        group: u32,
+        topic: u32,
+        to: Start,
+    },
+    Pause {
+        group: u32,
+        paused: bool,
+    },
+}
+
+/// Where a group is to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    Earliest,
+    Latest,
+    /// Of every queue.
+    Offset(u64),
+    /// What became visible then or later.
+    Time(Micros),
 }
 
 impl What {
@@ -157,6 +212,15 @@ pub(crate) enum Ending {
     NotFound,
 }
 
+/// A dead letter as somebody was told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeadLetter {
+    /// Its offset in the dead-letter topic.
+    pub(crate) letter: u64,
+    pub(crate) origin: Place,
+    pub(crate) attempts: u32,
+}
+
 /// One queue's bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueBounds {
@@ -183,6 +247,13 @@ pub(crate) enum Answer {
     NoTransaction,
     /// Of which message, if of any.
     Asked(Option<Value>),
+    Dead(Vec<DeadLetter>),
+    /// Offsets in the dead-letter topic, with what lies there.
+    Letters(Vec<(u64, Option<Value>)>),
+    /// Those that went back.
+    Redriven(Vec<DeadLetter>),
+    /// The queues, each with where it goes on.
+    Reset(Vec<(u32, u64)>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,8 +2,11 @@
 //!
 //! A verdict is `true`, `false`, or `unknown` where too little was seen; `unknown` is no success.
 
+pub(crate) mod conservation;
+pub(crate) mod dead;
 pub(crate) mod deliveries;
 pub(crate) mod log;
+pub(crate) mod operated;
 pub(crate) mod order;
 pub(crate) mod queue;
 pub(crate) mod raft;

@@ -1,7 +1,8 @@
 //! Short histories for the tests of checkers.
 
 use crate::history::{
-    Answer, Delivery, Ending, History, Micros, Outcome, Place, QueueBounds, Value, Wanted, What,
+    Answer, DeadLetter, Delivery, Ending, History, Micros, Outcome, Place, QueueBounds, Start, Value,
+    Wanted, What,
 };
 
 pub(super) fn value(count: u32) -> Value {
@@ -125,6 +126,38 @@ impl Scene {
     pub(super) fn moved(self, count: u32, due: u64, during: (u64, u64)) -> Self {
         let what = What::Reschedule { topic: 0, value: value(count), due: due * 1000 };
         self.call(1, what, during, Outcome::Ok(Answer::Ended(Ending::Rescheduled)))
+    }
+
+    /// Group 0 comes into being.
+    pub(super) fn made(self, latest: bool, during: (u64, u64)) -> Self {
+        self.call(5, What::CreateGroup { group: 0, latest }, during, Outcome::Ok(Answer::Done))
+    }
+
+    pub(super) fn paused(self, paused: bool, during: (u64, u64)) -> Self {
+        self.call(5, What::Pause { group: 0, paused }, during, Outcome::Ok(Answer::Done))
+    }
+
+    /// Group 0 goes on in topic 0 from these offsets, by queue.
+    pub(super) fn reset(self, to: Start, queues: &[(u32, u64)], during: (u64, u64)) -> Self {
+        let what = What::Reset { group: 0, topic: 0, to };
+        self.call(5, what, during, Outcome::Ok(Answer::Reset(queues.to_vec())))
+    }
+
+    pub(super) fn redriven(self, letters: &[DeadLetter], during: (u64, u64)) -> Self {
+        let answer = Outcome::Ok(Answer::Redriven(letters.to_vec()));
+        self.call(5, What::Redrive { group: 0 }, during, answer)
+    }
+
+    pub(super) fn listed(self, letters: &[DeadLetter], during: (u64, u64)) -> Self {
+        let answer = Outcome::Ok(Answer::Dead(letters.to_vec()));
+        self.call(5, What::ListDead { group: 0 }, during, answer)
+    }
+
+    /// Dead letters as messages, by offset.
+    pub(super) fn letters(self, letters: &[(u64, Option<u32>)], during: (u64, u64)) -> Self {
+        let letters = letters.iter().map(|(at, count)| (*at, count.map(value)));
+        let answer = Outcome::Ok(Answer::Letters(letters.collect()));
+        self.call(6, What::ReceiveDead { group: 0 }, during, answer)
     }
 
     pub(super) fn bounds(self, start: u64, end: u64, during: (u64, u64)) -> Self {

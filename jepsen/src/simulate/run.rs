@@ -544,6 +544,10 @@ fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findi
             Outcome::Ok(Answer::Done) => "others",
             Outcome::Ok(Answer::Scheduled(_)) => "delayed sends",
             Outcome::Ok(Answer::Ended(_)) => "recalls",
+            Outcome::Ok(Answer::Dead(_)) => "looks at dead letters",
+            Outcome::Ok(Answer::Letters(_)) => "receives of dead letters",
+            Outcome::Ok(Answer::Redriven(_)) => "redrives",
+            Outcome::Ok(Answer::Reset(_)) => "resets of groups",
             Outcome::Fail(_) => "failed",
             Outcome::Unknown(_) => "unknown",
         };
