@@ -18,12 +18,11 @@ use crate::history::{Answer, History, Micros, Outcome, Place, Value, Wanted, Wha
 /// What one committed entry says of one queue of one group, in the order of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fact {
-    /// The group began here, and not before.
+    /// The group begins in a topic, by queue.
     Began {
         group: u32,
         topic: u32,
-        queue: u32,
-        offset: u64,
+        offsets: Vec<(u32, u64)>,
     },
     Subscribed {
         group: u32,
@@ -35,24 +34,36 @@ pub(crate) enum Fact {
         topic: u32,
         filter: String,
     },
-    /// Offsets that nobody wants; `version` counts the changes of the group's subscriptions.
+    /// Offsets that nobody wants; `version` counts the changes of the group's subscriptions, `epoch`
+    /// its resets.
     Skipped {
         group: u32,
         topic: u32,
         queue: u32,
         range: (u64, u64),
         version: u32,
+        epoch: u32,
     },
     Acked {
         group: u32,
         place: Place,
     },
-    /// The group goes on from here, whatever it had done.
+    /// The group goes on from here, by queue, whatever it had done. `at` is when it was seen.
     Reset {
         group: u32,
         topic: u32,
-        queue: u32,
-        offset: u64,
+        offsets: Vec<(u32, u64)>,
+        at: Micros,
+    },
+    /// Dead letters go back, as far as they are there.
+    Redriven {
+        group: u32,
+        letters: Vec<u64>,
+        at: Micros,
+    },
+    Paused {
+        group: u32,
+        paused: bool,
     },
 }
 
@@ -94,12 +105,18 @@ pub(crate) type Part = (u32, u32, u32);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Books {
     pub(crate) accounts: BTreeMap<Part, Account>,
-    /// By group.
+    /// By group: those that are there.
     pub(crate) rows: BTreeMap<u32, Vec<Row>>,
+    /// By group and letter: all that ever were.
+    pub(crate) died: BTreeMap<(u32, u64), Row>,
+    /// By group: the least offset of its dead-letter topic.
+    pub(crate) letters_from: BTreeMap<u32, u64>,
     /// By group: deliveries that a message gets.
     pub(crate) attempts_max: BTreeMap<u32, u32>,
     /// What lies at places that retention has not reached.
     pub(crate) values: BTreeMap<Place, Option<Value>>,
+    /// Topics whose messages have no tags: only who wants everything wants these.
+    pub(crate) untagged: BTreeSet<u32>,
     pub(crate) facts: Vec<Fact>,
     /// Entries that had left all logs before they were read.
     pub(crate) missed: u64,
@@ -120,6 +137,8 @@ pub(super) struct Told {
     why: BTreeMap<u64, Why>,
     /// Where the group began, or was told to go on last.
     begins: u64,
+    /// The most that this ever was.
+    begun_most: u64,
     /// The least offset that it was ever told to go on from.
     pub(super) reset_to: Option<u64>,
 }
@@ -131,16 +150,18 @@ impl Told {
     }
 }
 
-/// The subscriptions of one group to one topic, as the log has them.
+/// What the log says of one group and topic: what is skipped under anything else has no effect.
 #[derive(Default)]
 struct Live {
     version: u32,
+    epoch: u32,
     filters: BTreeSet<String>,
 }
 
 impl Live {
-    fn want(&self, value: Value) -> bool {
-        self.filters.iter().any(|filter| Wanted::of(filter).is_some_and(|wanted| wanted.has(value)))
+    fn want(&self, value: Value, tagged: bool) -> bool {
+        let wants = |wanted: Wanted| wanted == Wanted::All || tagged && wanted.has(value);
+        self.filters.iter().any(|filter| Wanted::of(filter).is_some_and(wants))
     }
 }
 
@@ -162,53 +183,162 @@ pub(super) fn contents(history: &History, books: &Books) -> BTreeMap<Place, Valu
     contents
 }
 
+/// The log, gone through from its first entry on.
+struct Fold<'a> {
+    contents: &'a BTreeMap<Place, Value>,
+    untagged: &'a BTreeSet<u32>,
+    told: BTreeMap<Part, Told>,
+    live: BTreeMap<(u32, u32), Live>,
+    paused: BTreeSet<u32>,
+}
+
 /// Goes through the log.
-pub(super) fn fold(facts: &[Fact], contents: &BTreeMap<Place, Value>) -> BTreeMap<Part, Told> {
-    let mut told: BTreeMap<Part, Told> = BTreeMap::new();
-    let mut live: BTreeMap<(u32, u32), Live> = BTreeMap::new();
-    for fact in facts {
+pub(super) fn fold(books: &Books, contents: &BTreeMap<Place, Value>) -> BTreeMap<Part, Told> {
+    let mut fold = Fold {
+        contents,
+        untagged: &books.untagged,
+        told: BTreeMap::new(),
+        live: BTreeMap::new(),
+        paused: BTreeSet::new(),
+    };
+    books.facts.iter().for_each(|fact| fold.take(fact));
+    fold.told
+}
+
+impl Fold<'_> {
+    fn take(&mut self, fact: &Fact) {
         match fact {
-            Fact::Began { group, topic, queue, offset } => {
-                told.entry((*group, *topic, *queue)).or_insert_with(|| Told {
-                    begins: *offset,
-                    ..Told::default()
-                });
+            Fact::Began { group, topic, offsets } => {
+                for (queue, offset) in offsets {
+                    let fresh = Told { begins: *offset, begun_most: *offset, ..Told::default() };
+                    self.told.entry((*group, *topic, *queue)).or_insert(fresh);
+                }
             }
             Fact::Subscribed { group, topic, filter } => {
-                let live = live.entry((*group, *topic)).or_default();
+                let live = self.live.entry((*group, *topic)).or_default();
                 live.version += u32::from(live.filters.insert(filter.clone()));
             }
             Fact::Unsubscribed { group, topic, filter } => {
-                let live = live.entry((*group, *topic)).or_default();
+                let live = self.live.entry((*group, *topic)).or_default();
                 live.version += u32::from(live.filters.remove(filter));
             }
-            Fact::Skipped { group, topic, queue, range, version } => {
-                let (group, topic, queue) = (*group, *topic, *queue);
-                let live = live.entry((group, topic)).or_default();
-                let told = told.entry((group, topic, queue)).or_default();
-                for offset in range.0..range.1 {
-                    let value = contents.get(&Place { topic, queue, offset });
-                    let wanted = value.is_some_and(|value| live.want(*value));
-                    let good = live.version == *version && !wanted;
-                    let known = told.why.entry(offset).or_insert(Why::Passed);
-                    if good && *known == Why::Passed {
-                        *known = Why::Skipped;
-                    }
-                }
+            Fact::Skipped { group, topic, queue, range, version, epoch } => {
+                let part = (*group, *topic, *queue);
+                self.skip(part, *range, (*version, *epoch));
             }
             Fact::Acked { group, place } => {
-                let told = told.entry((*group, place.topic, place.queue)).or_default();
+                let told = self.told.entry((*group, place.topic, place.queue)).or_default();
                 told.why.insert(place.offset, Why::Acked);
             }
-            Fact::Reset { group, topic, queue, offset } => {
-                let told = told.entry((*group, *topic, *queue)).or_default();
-                drop(told.why.split_off(offset));
-                told.begins = *offset;
-                told.reset_to = Some(told.reset_to.map_or(*offset, |known| known.min(*offset)));
+            Fact::Reset { group, topic, offsets, .. } => {
+                self.live.entry((*group, *topic)).or_default().epoch += 1;
+                for (queue, offset) in offsets {
+                    let told = self.told.entry((*group, *topic, *queue)).or_default();
+                    drop(told.why.split_off(offset));
+                    told.begins = *offset;
+                    told.begun_most = told.begun_most.max(*offset);
+                    told.reset_to = Some(told.reset_to.map_or(*offset, |known| known.min(*offset)));
+                }
+            }
+            Fact::Paused { group, paused: true } => {
+                self.paused.insert(*group);
+            }
+            Fact::Paused { group, paused: false } => {
+                self.paused.remove(group);
+            }
+            Fact::Redriven { .. } => {}
+        }
+    }
+
+    fn skip(
+        &mut self,
+        (group, topic, queue): Part,
+        range: (u64, u64),
+        under: (u32, u32),
+    ) {
+        let tagged = !self.untagged.contains(&topic);
+        let live = self.live.entry((group, topic)).or_default();
+        let holds = (live.version, live.epoch) == under && !self.paused.contains(&group);
+        let told = self.told.entry((group, topic, queue)).or_default();
+        for offset in range.0..range.1 {
+            let value = self.contents.get(&Place { topic, queue, offset });
+            let wanted = value.is_some_and(|value| live.want(*value, tagged));
+            let known = told.why.entry(offset).or_insert(Why::Passed);
+            if holds && !wanted && *known == Why::Passed {
+                *known = Why::Skipped;
             }
         }
     }
-    told
+}
+
+/// For whom a place was over without an ack: it lay before the group, or was dead.
+#[derive(Debug, Default)]
+pub(crate) struct Over {
+    begun: BTreeMap<Part, u64>,
+    dead: BTreeSet<(u32, Place)>,
+}
+
+impl Over {
+    pub(crate) fn of(books: &Books) -> Self {
+        let told = fold(books, &BTreeMap::new());
+        Self {
+            begun: told.into_iter().map(|(part, told)| (part, told.begun_most)).collect(),
+            dead: books.died.iter().map(|((group, _), row)| (*group, row.origin)).collect(),
+        }
+    }
+
+    pub(crate) fn has(&self, group: u32, place: Place) -> bool {
+        let begun = self.begun.get(&(group, place.topic, place.queue));
+        begun.is_some_and(|begun| place.offset < *begun) || self.dead.contains(&(group, place))
+    }
+}
+
+/// When the attempts at messages began anew, because of a reset or of a redrive.
+#[derive(Debug, Default)]
+pub(crate) struct Epochs {
+    resets: BTreeMap<(u32, u32), Vec<Micros>>,
+    redrives: BTreeMap<(u32, Place), Vec<Micros>>,
+}
+
+/// An entry is seen a little after it took effect.
+const SEEN: Micros = 50_000;
+
+impl Epochs {
+    pub(crate) fn of(books: &Books) -> Self {
+        let mut epochs = Self::default();
+        for fact in &books.facts {
+            match fact {
+                Fact::Reset { group, topic, at, .. } => {
+                    epochs.resets.entry((*group, *topic)).or_default().push(*at);
+                }
+                Fact::Redriven { group, letters, at } => {
+                    let rows = letters.iter().filter_map(|letter| books.died.get(&(*group, *letter)));
+                    for row in rows {
+                        epochs.redrives.entry((*group, row.origin)).or_default().push(*at);
+                    }
+                }
+                _ => {}
+            }
+        }
+        epochs
+    }
+
+    fn all(&self, group: u32, place: Place) -> impl Iterator<Item = Micros> {
+        let resets = self.resets.get(&(group, place.topic)).into_iter().flatten();
+        let redrives = self.redrives.get(&(group, place)).into_iter().flatten();
+        resets.chain(redrives).copied()
+    }
+
+    /// Whether attempts may have begun anew between two moments.
+    pub(crate) fn part(&self, (group, place): (u32, Place), from: Micros, to: Micros) -> bool {
+        let to = to.saturating_add(SEEN);
+        self.all(group, place).any(|at| from <= at && at <= to)
+    }
+
+    /// What was seen from here on may be of the last epoch.
+    pub(super) fn last(&self, group: u32, place: Place) -> Micros {
+        self.all(group, place).max().unwrap_or(0).saturating_sub(SEEN)
+    }
 }
 
 /// What consumers were told of their acks.
@@ -260,6 +390,8 @@ struct Stands<'a> {
     place: Place,
     left: &'a [Left],
     row: bool,
+    /// It had a row, and retention took the letter.
+    letter_gone: bool,
     told: &'a Told,
     why: Option<Why>,
 }
@@ -267,7 +399,7 @@ struct Stands<'a> {
 impl Stands<'_> {
     /// What is done without a reason is answered, for retention may have taken it.
     fn check(&self, acks: &Acks, drain: Drain, findings: &mut Findings) -> bool {
-        let Self { group, place, left, row, told, why } = self;
+        let Self { group, place, left, row, letter_gone, told, why } = self;
         let at = format!("group {group}, {place}");
         let key = (*group, *place);
         let acked = *why == Some(Why::Acked) && acks.good.contains(&key);
@@ -295,6 +427,7 @@ impl Stands<'_> {
         let state = match why {
             _ if acked => "ended acknowledged",
             _ if *row => "ended dead",
+            _ if *letter_gone => "ended dead, its letter gone",
             _ if tried => "ended acknowledged, untold",
             Some(Why::Skipped) => "ended unwanted",
             _ if place.offset < told.begins => "ended before its group",
@@ -305,6 +438,25 @@ impl Stands<'_> {
     }
 }
 
+/// Whose dead letters left with their topic's retention.
+fn gone_letters(books: &Books) -> BTreeSet<(u32, Place)> {
+    let redriven = redriven(books);
+    let gone = books.died.iter().filter(|((group, letter), _)| {
+        let from = books.letters_from.get(group).copied().unwrap_or(0);
+        *letter < from && !redriven.contains(&(*group, *letter))
+    });
+    gone.map(|((group, _), row)| (*group, row.origin)).collect()
+}
+
+/// Letters that the log says went back.
+pub(super) fn redriven(books: &Books) -> BTreeSet<(u32, u64)> {
+    let letters = books.facts.iter().filter_map(|fact| match fact {
+        Fact::Redriven { group, letters, .. } => Some(letters.iter().map(|one| (*group, *one))),
+        _ => None,
+    });
+    letters.flatten().collect()
+}
+
 /// Every message of every queue that a group takes.
 pub(crate) fn check(history: &History, books: &Books, drain: Drain, gone: &Gone) -> Findings {
     let mut findings = Findings::default();
@@ -313,8 +465,9 @@ pub(crate) fn check(history: &History, books: &Books, drain: Drain, gone: &Gone)
         return findings;
     }
     let contents = contents(history, books);
-    let told = fold(&books.facts, &contents);
+    let told = fold(books, &contents);
     let (acks, times) = (acks(history), times(history));
+    let gone_letters = gone_letters(books);
     let mut taken: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
     let nothing = Told::default();
     for (part, account) in &books.accounts {
@@ -327,7 +480,8 @@ pub(crate) fn check(history: &History, books: &Books, drain: Drain, gone: &Gone)
             let place = Place { topic, queue, offset };
             let left = account.left.get(&offset).map_or(&[][..], Vec::as_slice);
             let why = told.why.get(&offset).copied();
-            let stands = Stands { group, place, left, row: rows.contains(&offset), told, why };
+            let (row, letter_gone) = (rows.contains(&offset), gone_letters.contains(&(group, place)));
+            let stands = Stands { group, place, left, row, letter_gone, told, why };
             if !stands.check(&acks, drain, &mut findings) {
                 continue;
             }
@@ -386,7 +540,8 @@ mod tests {
     }
 
     fn skipped(offset: u64, version: u32) -> Fact {
-        Fact::Skipped { group: 0, topic: 0, queue: 0, range: (offset, offset + 1), version }
+        let range = (offset, offset + 1);
+        Fact::Skipped { group: 0, topic: 0, queue: 0, range, version, epoch: 0 }
     }
 
     fn subscribed(filter: &str) -> Fact {
@@ -394,7 +549,7 @@ mod tests {
     }
 
     fn reset(offset: u64) -> Fact {
-        Fact::Reset { group: 0, topic: 0, queue: 0, offset }
+        Fact::Reset { group: 0, topic: 0, offsets: vec![(0, offset)], at: 0 }
     }
 
     fn books(facts: &[Fact]) -> Books {
@@ -438,7 +593,7 @@ mod tests {
         let unwanted = [subscribed("odd"), skipped(1, 1), acked(0)];
         assert_eq!(look(&one, &books(&unwanted)), [""; 0]);
         assert_eq!(look(&one, &with_row(&[acked(0)], 1)), [""; 0]);
-        let began = Fact::Began { group: 0, topic: 0, queue: 0, offset: 2 };
+        let began = Fact::Began { group: 0, topic: 0, offsets: vec![(0, 2)] };
         assert_eq!(look(&sent(), &books(&[began])), [""; 0]);
         assert_eq!(look(&sent(), &books(&[reset(2)])), [""; 0]);
         // An ack that nobody was answered is one when it is in the log.
@@ -500,9 +655,48 @@ mod tests {
         let gone = Fact::Unsubscribed { group: 0, topic: 0, filter: "even".to_owned() };
         let left = [subscribed("odd"), subscribed("even"), acked(0), gone, skipped(1, 3)];
         assert_eq!(look(&one, &books(&left)), [""; 0]);
+        let paused = Fact::Paused { group: 0, paused: true };
+        let held = [subscribed("odd"), paused, acked(0), skipped(1, 1)];
+        assert_eq!(look(&one, &books(&held)), ["skipped-wanted"], "nothing is skipped meanwhile");
+        let turned = [subscribed("odd"), reset(0), acked(0), skipped(1, 1)];
+        assert_eq!(look(&one, &books(&turned)), ["skipped-wanted"], "computed before a reset");
+        let everything = Books { untagged: [0].into(), ..books(&wanted) };
+        assert_eq!(look(&one, &everything), [""; 0], "it has no tag");
         // A skip that took nothing does no harm.
         let both = [subscribed("*"), acked(1), skipped(1, 1), acked(0)];
         assert_eq!(look(&done(), &books(&both)), [""; 0]);
+    }
+
+    #[test]
+    fn a_dead_letter_may_leave_by_retention_only() {
+        let one = sent().received(&[(1, 0)], 1, (10, 20)).acked(0, 1, (30, 40));
+        let row = Row { letter: 4, origin: place(1), attempts: 3, given_up: false };
+        let died = |from, facts: &[Fact]| Books {
+            died: BTreeMap::from([((0, 4), row)]),
+            letters_from: BTreeMap::from([(0, from)]),
+            ..books(facts)
+        };
+        assert_eq!(look(&one, &died(5, &[acked(0)])), [""; 0]);
+        assert_eq!(look(&one, &died(4, &[acked(0)])), ["vanished"]);
+        let back = Fact::Redriven { group: 0, letters: vec![4], at: 0 };
+        assert_eq!(look(&one, &died(5, &[acked(0), back])), ["vanished"]);
+    }
+
+    #[test]
+    fn epochs_part_what_was_before_from_what_came_after() {
+        let facts = [Fact::Reset { group: 0, topic: 0, offsets: Vec::new(), at: 500_000 }];
+        let epochs = Epochs::of(&books(&facts));
+        assert!(epochs.part((0, place(0)), 400_000, 460_000), "it is seen later than it is done");
+        assert!(!epochs.part((0, place(0)), 400_000, 440_000));
+        assert!(!epochs.part((0, place(0)), 500_001, 900_000));
+        assert!(!epochs.part((1, place(0)), 400_000, 900_000), "of another group");
+        let back = Fact::Redriven { group: 0, letters: vec![0], at: 500_000 };
+        let row = Row { letter: 0, origin: place(1), attempts: 3, given_up: false };
+        let books = Books { died: [((0, 0), row)].into(), ..books(&[back]) };
+        let epochs = Epochs::of(&books);
+        assert!(epochs.part((0, place(1)), 400_000, 600_000));
+        assert!(!epochs.part((0, place(0)), 400_000, 600_000));
+        assert!(Over::of(&books).has(0, place(1)) && !Over::of(&books).has(0, place(0)));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Findings;
-use super::conservation::{Books, Row, contents, fold};
+use super::conservation::{Books, Epochs, Fact, Row, contents, fold, redriven};
 use crate::history::{
     Answer, DeadLetter, History, Micros, Operation, Outcome, Place, Value, What,
 };
@@ -21,9 +21,7 @@ struct Told {
     seen: BTreeMap<(u32, Place), Vec<Seen>>,
     /// By group and topic: when receives began that may have been handed what nobody was told of.
     doubtful: BTreeMap<(u32, u32), Vec<Micros>>,
-    /// When attempts may have begun anew, by group: for all of a topic, or for one message.
-    resets: BTreeMap<(u32, u32), Vec<Micros>>,
-    redrives: BTreeMap<u32, Vec<(Micros, Option<Vec<DeadLetter>>)>>,
+    redrives: BTreeMap<u32, Vec<(Micros, Vec<DeadLetter>)>>,
 }
 
 fn collect(history: &History) -> Told {
@@ -43,15 +41,11 @@ fn collect(history: &History) -> Told {
                     doubtful.push(operation.invoked);
                 }
             }
-            What::Reset { group, topic, .. } if !failed => {
-                told.resets.entry((*group, *topic)).or_default().push(operation.invoked);
-            }
-            What::Redrive { group } if !failed => {
-                let letters = match operation.answer() {
-                    Some(Answer::Redriven(letters)) => Some(letters.clone()),
-                    _ => None,
-                };
-                told.redrives.entry(*group).or_default().push((operation.invoked, letters));
+            What::Redrive { group } => {
+                if let Some(Answer::Redriven(letters)) = operation.answer() {
+                    let redrives = told.redrives.entry(*group).or_default();
+                    redrives.push((operation.invoked, letters.clone()));
+                }
             }
             _ => {}
         }
@@ -65,20 +59,9 @@ fn is_doubtful(receive: &Operation, invisible: Micros) -> bool {
 }
 
 impl Told {
-    /// When the attempts of a message began anew last.
-    fn epoch(&self, group: u32, place: Place) -> Option<Micros> {
-        let resets = self.resets.get(&(group, place.topic)).into_iter().flatten().copied();
-        let redrives = self.redrives.get(&group).into_iter().flatten();
-        let redrives = redrives.filter_map(|(invoked, letters)| {
-            let it = |letters: &Vec<DeadLetter>| letters.iter().any(|one| one.origin == place);
-            letters.as_ref().is_none_or(it).then_some(*invoked)
-        });
-        resets.chain(redrives).max()
-    }
-
-    /// The attempts that were seen since then, and how many nobody may have been told of.
-    fn attempts(&self, group: u32, place: Place) -> (BTreeSet<u32>, u64) {
-        let epoch = self.epoch(group, place).unwrap_or(0);
+    /// The attempts that were seen since they began anew, and how many nobody may have been told of.
+    fn attempts(&self, epochs: &Epochs, (group, place): (u32, Place)) -> (BTreeSet<u32>, u64) {
+        let epoch = epochs.last(group, place);
         let seen = self.seen.get(&(group, place)).into_iter().flatten();
         let seen = seen.filter(|seen| seen.ended >= epoch).map(|seen| seen.attempt).collect();
         let doubtful = self.doubtful.get(&(group, place.topic)).into_iter().flatten();
@@ -88,16 +71,17 @@ impl Told {
 
 pub(crate) fn check(history: &History, books: &Books) -> Findings {
     let mut findings = Findings::default();
-    let told = collect(history);
+    let (told, epochs) = (collect(history), Epochs::of(books));
     check_most(&told, books, &mut findings);
     for (group, rows) in &books.rows {
         let max = books.attempts_max.get(group).copied().unwrap_or(u32::MAX);
         for row in rows {
             findings.count("dead letters left", 1);
-            check_row(*group, row, max, &told, &mut findings);
+            check_row((*group, row), max, (&told, &epochs), &mut findings);
         }
     }
     check_redrives(history, books, &told, &mut findings);
+    check_kept(books, &mut findings);
     check_letters(history, books, &mut findings);
     findings
 }
@@ -113,7 +97,12 @@ fn check_most(told: &Told, books: &Books, findings: &mut Findings) {
     }
 }
 
-fn check_row(group: u32, row: &Row, max: u32, told: &Told, findings: &mut Findings) {
+fn check_row(
+    (group, row): (u32, &Row),
+    max: u32,
+    (told, epochs): (&Told, &Epochs),
+    findings: &mut Findings,
+) {
     let at = format!("group {group}, {}", row.origin);
     if row.given_up {
         findings.count("given up", 1);
@@ -123,7 +112,7 @@ fn check_row(group: u32, row: &Row, max: u32, told: &Told, findings: &mut Findin
         findings.violated("dead-early", format!("{at}: dead after {} of {max}", row.attempts));
         return;
     }
-    let (seen, doubtful) = told.attempts(group, row.origin);
+    let (seen, doubtful) = told.attempts(epochs, (group, row.origin));
     let missing: Vec<u32> = (1..=max).filter(|attempt| !seen.contains(attempt)).collect();
     if missing.len() as u64 > doubtful {
         let what = format!("{at}: dead, and nobody ever got attempts {missing:?} of {max}");
@@ -135,14 +124,13 @@ fn check_row(group: u32, row: &Row, max: u32, told: &Told, findings: &mut Findin
 /// What went back comes again, and each letter goes back once.
 fn check_redrives(history: &History, books: &Books, told: &Told, findings: &mut Findings) {
     let contents = contents(history, books);
-    let log = fold(&books.facts, &contents);
+    let log = fold(books, &contents);
     let mut went: BTreeSet<(u32, u64)> = BTreeSet::new();
     for (group, redrives) in &told.redrives {
         let rows: BTreeSet<u64> =
             books.rows.get(group).into_iter().flatten().map(|row| row.letter).collect();
-        let letters = redrives.iter().filter_map(|(at, letters)| Some((*at, letters.as_ref()?)));
-        for (invoked, letter) in letters.flat_map(|(at, all)| all.iter().map(move |one| (at, one)))
-        {
+        let letters = redrives.iter().flat_map(|(at, all)| all.iter().map(move |one| (*at, one)));
+        for (invoked, letter) in letters {
             findings.count("redriven", 1);
             let DeadLetter { letter, origin, .. } = *letter;
             let at = format!("group {group}, letter {letter} of {origin}");
@@ -166,6 +154,23 @@ fn check_redrives(history: &History, books: &Books, told: &Told, findings: &mut 
             }
         }
     }
+}
+
+/// A letter stays until it goes back, or until retention takes it.
+fn check_kept(books: &Books, findings: &mut Findings) {
+    let redriven = redriven(books);
+    for ((group, letter), row) in &books.died {
+        findings.count("deaths", 1);
+        let mut rows = books.rows.get(group).into_iter().flatten();
+        let here = rows.any(|row| row.letter == *letter);
+        let gone = *letter < books.letters_from.get(group).copied().unwrap_or(0);
+        if !here && !gone && !redriven.contains(&(*group, *letter)) {
+            let what = format!("group {group}: letter {letter} of {} is gone", row.origin);
+            findings.violated("letter-lost", what);
+        }
+    }
+    let redrives = books.facts.iter().filter(|fact| matches!(fact, Fact::Redriven { .. }));
+    findings.count("entries that redrive", redrives.count() as u64);
 }
 
 /// A letter is the message that it was made of, and says so at all times.
@@ -291,6 +296,21 @@ mod tests {
         assert_eq!(look(&again, &books(&[row(0)])), ["dead-unseen", "redriven-kept"]);
         let twice = again.redriven(&[letter(0)], (3_015, 3_016));
         assert_eq!(look(&twice, &books(&[])), ["redriven-twice"]);
+    }
+
+    #[test]
+    fn a_letter_that_is_gone_without_a_reason_is_seen() {
+        let with = |rows: &[Row], facts: &[Fact], from| {
+            let died = BTreeMap::from([((0, 0), row(0))]);
+            let letters_from = BTreeMap::from([(0, from)]);
+            let books = Books { died, letters_from, facts: facts.to_vec(), ..books(rows) };
+            look(&spent(), &books)
+        };
+        assert_eq!(with(&[row(0)], &[], 0), [""; 0]);
+        assert_eq!(with(&[], &[], 0), ["letter-lost"]);
+        assert_eq!(with(&[], &[], 1), [""; 0], "retention took it");
+        let back = Fact::Redriven { group: 0, letters: vec![0], at: 0 };
+        assert_eq!(with(&[], &[back], 0), [""; 0]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Findings;
+use super::conservation::Epochs;
 use crate::history::{Answer, History, Micros, Place, What};
 
 /// What clocks may do to a time that was promised.
@@ -31,22 +32,24 @@ struct Seen {
 #[derive(Default)]
 struct Told {
     seen: Vec<Seen>,
-    /// When the first ack that was answered `Ok` was over.
-    acked: Option<Micros>,
+    /// The first ack that was answered `Ok`: when it was over, and when it began.
+    acked: Option<(Micros, Micros)>,
     /// Times at which a hold may have made it visible: invoked, and how long after.
     holds: Vec<(Micros, Micros, u32)>,
 }
 
-pub(crate) fn check(history: &History, clocks: Clocks) -> Findings {
+/// `epochs` tells when attempts began anew: nothing of before holds for what came after.
+pub(crate) fn check(history: &History, clocks: Clocks, epochs: &Epochs) -> Findings {
     let mut findings = Findings::default();
     let told = collect(history);
     for ((group, place), told) in &told {
         let at = format!("group {group}, {place}");
-        check_acked(&at, told, &mut findings);
+        let anew = |from: Micros, to: Micros| epochs.part((*group, *place), from, to);
+        check_acked(&at, told, &anew, &mut findings);
         let ordered = place.topic == clocks.ordered;
-        check_attempts(&at, told, ordered, &mut findings);
+        check_attempts(&at, told, (ordered, &anew), &mut findings);
         if !clocks.disturbed && !ordered {
-            check_hidden(&at, told, &mut findings);
+            check_hidden(&at, told, &anew, &mut findings);
         }
     }
     findings
@@ -69,8 +72,8 @@ fn collect(history: &History) -> BTreeMap<(u32, Place), Told> {
             }
             (What::Ack { group, place, .. }, Some(_)) => {
                 let told = told.entry((*group, *place)).or_default();
-                let ended = operation.ended();
-                told.acked = Some(told.acked.map_or(ended, |known| known.min(ended)));
+                let ack = (operation.ended(), operation.invoked);
+                told.acked = Some(told.acked.map_or(ack, |known| known.min(ack)));
             }
             // Whatever came of it: a hold that is not known may have taken effect.
             (What::Hold { group, place, attempt, invisible }, _) => {
@@ -83,13 +86,17 @@ fn collect(history: &History) -> BTreeMap<(u32, Place), Told> {
     told
 }
 
+/// Whether attempts may have begun anew between two moments.
+type Anew<'a> = &'a dyn Fn(Micros, Micros) -> bool;
+
 /// A receive that began after an ack was answered does not get the message.
-fn check_acked(at: &str, told: &Told, findings: &mut Findings) {
+fn check_acked(at: &str, told: &Told, anew: Anew<'_>, findings: &mut Findings) {
     findings.count("deliveries", told.seen.len() as u64);
     findings.count("redeliveries", told.seen.len().saturating_sub(1) as u64);
-    let Some(acked) = told.acked else { return };
+    let Some((acked, began)) = told.acked else { return };
     findings.count("acks", 1);
-    for seen in told.seen.iter().filter(|seen| seen.invoked > acked) {
+    let late = told.seen.iter().filter(|seen| seen.invoked > acked);
+    for seen in late.filter(|seen| !anew(began, seen.completed)) {
         let what = format!(
             "{at}: acknowledged by {acked} us, attempt {} was received by a call of {} us",
             seen.attempt, seen.invoked
@@ -99,9 +106,18 @@ fn check_acked(at: &str, told: &Told, findings: &mut Findings) {
 }
 
 /// No two consumers hold the same attempt, and later ones have higher numbers.
-fn check_attempts(at: &str, told: &Told, ordered: bool, findings: &mut Findings) {
+fn check_attempts(
+    at: &str,
+    told: &Told,
+    (ordered, anew): (bool, Anew<'_>),
+    findings: &mut Findings,
+) {
     for (number, one) in told.seen.iter().enumerate() {
         for other in &told.seen[number + 1..] {
+            let times = (one.invoked.min(other.invoked), one.completed.max(other.completed));
+            if anew(times.0, times.1) {
+                continue;
+            }
             if one.attempt == other.attempt && !ordered {
                 let what = format!("{at}: attempt {} was delivered twice", one.attempt);
                 findings.violated("attempt-twice", what);
@@ -117,7 +133,7 @@ fn check_attempts(at: &str, told: &Told, ordered: bool, findings: &mut Findings)
 }
 
 /// While a delivery hides a message nobody else gets it, unless a hold allowed it.
-fn check_hidden(at: &str, told: &Told, findings: &mut Findings) {
+fn check_hidden(at: &str, told: &Told, anew: Anew<'_>, findings: &mut Findings) {
     for one in &told.seen {
         // The broker's time begins after the call did, so the message is hidden at least until:
         let until = one.invoked + one.invisible;
@@ -128,7 +144,8 @@ fn check_hidden(at: &str, told: &Told, findings: &mut Findings) {
         };
         let later = |other: &&Seen| other.attempt > one.attempt && other.completed > one.invoked;
         for other in told.seen.iter().filter(later) {
-            if other.completed + SLACK < until && !held(other) {
+            let apart = anew(one.invoked, other.completed);
+            if other.completed + SLACK < until && !held(other) && !apart {
                 let what = format!(
                     "{at}: attempt {} hides it until {until} us, attempt {} was received by {} us",
                     one.attempt, other.attempt, other.completed
@@ -142,13 +159,21 @@ fn check_hidden(at: &str, told: &Told, findings: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use super::super::Verdict;
+    use super::super::conservation::{Books, Fact};
     use super::super::scenes::{Scene, checks};
     use super::*;
 
     const CLOCKS: Clocks = Clocks { disturbed: false, ordered: 1 };
 
     fn look(scene: &Scene) -> Findings {
-        check(&scene.history, CLOCKS)
+        check(&scene.history, CLOCKS, &Epochs::default())
+    }
+
+    /// The group was reset at 15 ms.
+    fn look_after_reset(scene: &Scene) -> Findings {
+        let at = 15_000;
+        let facts = vec![Fact::Reset { group: 0, topic: 0, offsets: Vec::new(), at }];
+        check(&scene.history, CLOCKS, &Epochs::of(&Books { facts, ..Books::default() }))
     }
 
     #[test]
@@ -181,8 +206,9 @@ mod tests {
         let scene =
             Scene::default().received(&[(1, 0)], 1, (0, 10)).received(&[(1, 0)], 2, (20, 500));
         assert_eq!(checks(&look(&scene)), ["hidden"]);
-        let disturbed = check(&scene.history, Clocks { disturbed: true, ..CLOCKS });
-        let ordered = check(&scene.history, Clocks { ordered: 0, ..CLOCKS });
+        let with = |clocks| check(&scene.history, clocks, &Epochs::default());
+        let disturbed = with(Clocks { disturbed: true, ..CLOCKS });
+        let ordered = with(Clocks { ordered: 0, ..CLOCKS });
         assert_eq!(ordered.verdict(), Verdict::True);
         assert_eq!(disturbed.verdict(), Verdict::True);
         let held = Scene::default()
@@ -190,6 +216,20 @@ mod tests {
             .held((0, 1), 0, (12, 15))
             .received(&[(1, 0)], 2, (20, 500));
         assert_eq!(look(&held).verdict(), Verdict::True);
+    }
+
+    #[test]
+    fn a_reset_parts_what_was_before_from_what_comes_after() {
+        let again = Scene::default()
+            .received(&[(1, 0)], 1, (0, 10))
+            .acked(0, 1, (11, 13))
+            .received(&[(1, 0)], 1, (20, 30));
+        assert_eq!(look_after_reset(&again).verdict(), Verdict::True);
+        assert_eq!(checks(&look(&again)), ["acked-again", "attempt-twice"]);
+        // Both come after it.
+        let after =
+            Scene::default().received(&[(1, 0)], 1, (20, 30)).received(&[(1, 0)], 1, (2_040, 2_050));
+        assert_eq!(checks(&look_after_reset(&after)), ["attempt-twice"]);
     }
 
     #[test]

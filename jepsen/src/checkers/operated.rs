@@ -30,10 +30,14 @@ fn paused(history: &History) -> BTreeMap<u32, Vec<Span>> {
             (true, Outcome::Ok(_)) => {
                 // A resume that is still open may take effect whenever it likes.
                 let open = history.operations.iter().any(|other| {
+                    let over = match other.outcome {
+                        Outcome::Ok(_) => other.ended(),
+                        Outcome::Fail(_) => 0,
+                        Outcome::Unknown(_) => Micros::MAX,
+                    };
                     other.what == (What::Pause { group, paused: false })
-                        && !matches!(other.outcome, Outcome::Fail(_))
                         && other.invoked < operation.ended()
-                        && other.ended() > operation.invoked
+                        && over > operation.invoked
                 });
                 if !open {
                     spans.entry(group).or_default().push((operation.ended(), None));
@@ -187,7 +191,8 @@ fn check_beginnings(history: &History, books: &Books, findings: &mut Findings) {
     let sends = sends(history);
     let mut begins: BTreeMap<(u32, u32, u32), u64> = BTreeMap::new();
     for fact in &books.facts {
-        if let Fact::Began { group, topic, queue, offset } = fact {
+        let Fact::Began { group, topic, offsets } = fact else { continue };
+        for (queue, offset) in offsets {
             begins.entry((*group, *topic, *queue)).or_insert(*offset);
         }
     }
@@ -275,7 +280,7 @@ mod tests {
             made.sent(2, 1, (30, 40)).sent(3, 2, (50, 60))
         };
         let begun = |offset| Books {
-            facts: vec![Fact::Began { group: 0, topic: 0, queue: 0, offset }],
+            facts: vec![Fact::Began { group: 0, topic: 0, offsets: vec![(0, offset)] }],
             ..Books::default()
         };
         assert_eq!(checks(&check(&scene(true).history, &begun(1))), [""; 0]);

@@ -5,14 +5,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Findings;
+use super::conservation::Over;
 use super::queue::Gone;
 use crate::history::{Answer, Delivery, History, Micros, Operation, Outcome, Place, Value, What};
 
 /// Tells a value's message group; `None` for a value without one.
 pub(crate) type LineOf<'a> = &'a dyn Fn(Value) -> Option<u64>;
 
-/// `gone` is what retention took.
-pub(crate) fn check(history: &History, line_of: LineOf<'_>, gone: &Gone) -> Findings {
+/// `gone` is what retention took, `over` what holds nobody up though nobody acknowledged it.
+pub(crate) fn check(
+    history: &History,
+    line_of: LineOf<'_>,
+    (gone, over): (&Gone, &Over),
+) -> Findings {
     let mut findings = Findings::default();
     let lines = lines(history, line_of);
     check_homes(&lines, &mut findings);
@@ -27,6 +32,7 @@ pub(crate) fn check(history: &History, line_of: LineOf<'_>, gone: &Gone) -> Find
             findings.count("ordered deliveries", 1);
             let places = lines.get(&line).into_iter().flatten().copied();
             let before = places.filter(|place| *place < delivery.place && !gone.has(*place));
+            let before = before.filter(|place| !over.has(group, *place));
             for place in before {
                 let open = Open { group, place, batch, operation };
                 if open.is_so(&acks) {
@@ -148,13 +154,14 @@ impl Open<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::Verdict;
-    use super::super::scenes::{Scene, checks};
+    use super::super::conservation::{Books, Row};
+    use super::super::scenes::{Scene, checks, place};
     use super::*;
 
     /// Two message groups: even counts and odd ones.
     fn look(scene: &Scene) -> Findings {
         let line_of = |value: Value| Some(u64::from(value.count % 2));
-        check(&scene.history, &line_of, &Gone::default())
+        check(&scene.history, &line_of, (&Gone::default(), &Over::default()))
     }
 
     fn sent() -> Scene {
@@ -217,6 +224,12 @@ mod tests {
         let starts = BTreeMap::from([((0, 0), 2)]);
         let gone = Gone { starts, ..Gone::default() };
         let line_of = |value: Value| Some(u64::from(value.count % 2));
-        assert_eq!(check(&scene.history, &line_of, &gone).verdict(), Verdict::True);
+        let over = Over::default();
+        let taken = check(&scene.history, &line_of, (&gone, &over));
+        assert_eq!(taken.verdict(), Verdict::True);
+        let row = Row { letter: 0, origin: place(0), attempts: 3, given_up: false };
+        let books = Books { died: [((0, 0), row)].into(), ..Books::default() };
+        let dead = check(&scene.history, &line_of, (&Gone::default(), &Over::of(&books)));
+        assert_eq!(dead.verdict(), Verdict::True, "a dead one neither");
     }
 }

@@ -3,6 +3,7 @@
 
 mod consumer;
 mod delayer;
+pub(super) mod hard;
 pub(super) mod ordered;
 pub(super) mod producer;
 mod transactor;
@@ -60,6 +61,8 @@ pub(crate) struct Workload {
     pub(crate) tagged: bool,
     /// Who sends messages for later, to a topic of their own behind the others.
     pub(crate) delayers: u32,
+    /// One group more, some of whose messages always fail.
+    pub(crate) hard: Option<hard::Hard>,
 }
 
 impl Workload {
@@ -75,6 +78,18 @@ impl Workload {
 
     pub(crate) fn delayed_topic(&self) -> u32 {
         self.topics + u32::from(self.transactors > 0)
+    }
+
+    /// Whether a group's consumers take anything of a topic: the one whose messages fail takes the
+    /// first one and the one that is in order.
+    pub(crate) fn takes(&self, group: u32, topic: u32) -> bool {
+        group < self.groups || topic == 0 || topic == self.ordered_topic()
+    }
+
+    /// Whether the messages of a topic have tags.
+    pub(crate) fn has_tags(&self, topic: u32) -> bool {
+        let kinds = [MessageKind::Normal, MessageKind::Delay];
+        self.tagged && kinds.contains(&self.kind(topic))
     }
 
     fn kind(&self, topic: u32) -> MessageKind {
@@ -212,6 +227,9 @@ impl Clients {
         let consumers = workload.groups * workload.consumers_per_group;
         for consumer in 0..consumers {
             tokio::spawn(consumer::run(self.clone(), consumer, consumer % workload.groups));
+        }
+        if let Some(hard) = workload.hard {
+            tokio::spawn(hard::run(self.clone(), hard));
         }
         tokio::spawn(self.clone().manage());
         loop {

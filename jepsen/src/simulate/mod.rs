@@ -8,6 +8,7 @@
 //! Start reading at `run`, then `plan`, `world`, `net`.
 
 mod ambient;
+mod books;
 mod clients;
 mod disk;
 mod faults;
@@ -21,6 +22,7 @@ mod run;
 mod summary;
 pub(crate) mod sweep;
 mod trace;
+mod verdict;
 mod watch;
 mod world;
 

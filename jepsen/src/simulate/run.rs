@@ -12,7 +12,8 @@ use raftmq::base::Millis;
 use raftmq::command::Retention;
 use tokio::task::JoinHandle;
 
-use super::clients::{Clients, Workload, ordered};
+use super::clients::hard::Hard;
+use super::clients::{Clients, Workload};
 use super::disk::NodeDisk;
 use super::faults::Faults;
 use super::net::{HostId, Link, Micros, Net};
@@ -22,13 +23,10 @@ use super::random::{Random, split};
 use super::trace::Trace;
 use super::watch::Watch;
 use super::world::{STARTED, World};
-use super::{ambient, panics};
-use crate::checkers::deliveries::Clocks;
+use super::{ambient, panics, verdict};
 use crate::checkers::queue::Drain;
-use crate::checkers::{
-    Findings, Violation, deliveries, log, order, queue, replicas, timers, transactions,
-};
-use crate::history::{Answer, History, Outcome};
+use crate::checkers::conservation::Books;
+use crate::checkers::{Findings, Violation, queue, replicas};
 
 const SECOND: Micros = 1_000_000;
 /// A whole group must have found its leader and the same entry within this after the healing.
@@ -80,7 +78,7 @@ pub(super) struct Cluster {
     pub(super) last_words: Vec<(HostId, Option<u64>)>,
     /// Nodes that have just lost their disks.
     pub(super) wiped: Vec<HostId>,
-    restarts: u64,
+    pub(super) restarts: u64,
 }
 
 impl Cluster {
@@ -220,15 +218,17 @@ fn rots(path: &Path, len: usize) -> bool {
 }
 
 /// A run under way.
-struct Run {
-    cluster: Cluster,
-    clients: Clients,
-    faults: Faults,
-    watch: Watch,
+pub(super) struct Run {
+    pub(super) cluster: Cluster,
+    pub(super) clients: Clients,
+    pub(super) faults: Faults,
+    pub(super) watch: Watch,
     /// Nodes that take part after the healing.
     core: Vec<HostId>,
     /// What retention took.
-    gone: queue::Gone,
+    pub(super) gone: queue::Gone,
+    /// What became of every message; `None` before a replica was asked.
+    pub(super) books: Option<Books>,
 }
 
 impl Run {
@@ -316,7 +316,8 @@ impl Run {
     fn is_drained(&self) -> bool {
         let Some(leader) = self.cluster.leader() else { return false };
         let replica = self.cluster.nodes[leader].node.replica.lock().clone();
-        replica.is_some_and(|replica| super::watch::left(&replica) == 0)
+        let workload = self.clients.workload();
+        replica.is_some_and(|replica| super::watch::left(&replica, workload) == 0)
     }
 
     /// How far the log's time lies ahead of the world's. While the clocks of a majority are wrong, so
@@ -345,11 +346,15 @@ impl Run {
 
     /// What the replicas hold, and whether they agree.
     fn compare(&mut self, drained: bool) -> Findings {
-        let looks: Vec<_> = self
-            .core
-            .iter()
-            .filter_map(|node| super::watch::content(&self.cluster.nodes[*node].node, *node))
-            .collect();
+        let workload = self.clients.workload();
+        let content = |node: &HostId| {
+            super::watch::content(&self.cluster.nodes[*node].node, *node, workload)
+        };
+        let looks: Vec<_> = self.core.iter().filter_map(content).collect();
+        let replica = self.core.first().map(|node| self.cluster.nodes[*node].node.replica.lock());
+        if let Some(replica) = replica.and_then(|replica| replica.clone()) {
+            self.books = Some(self.watch.reader.books(&replica, workload));
+        }
         if let Some(first) = looks.first() {
             self.gone.starts = first.queues.iter().map(|(at, (start, _))| (*at, *start)).collect();
             self.gone.expired = first.expired.clone();
@@ -401,6 +406,7 @@ fn set_up(
         invisible_millis: *shape.pick(&[500, 2_000, 5_000]),
         delayers: 2,
         tagged: shape.percent(50),
+        hard: hard(&Random::new(seed, "hard")),
     };
     let settings = Settings {
         nodes,
@@ -431,6 +437,7 @@ fn set_up(
         wiped: false,
     };
     let seats = (0..nodes).map(seat).collect();
+    let watch = Watch::new(nodes, &workload);
     let clients = Clients::new((net, nodes), nodes, seed, workload, trace.clone());
     let mut cluster = Cluster {
         world,
@@ -448,10 +455,21 @@ fn set_up(
         cluster,
         clients,
         faults,
-        watch: Watch::new(nodes),
+        watch,
         core: (0..nodes).collect(),
         gone: queue::Gone::default(),
+        books: None,
     }
+}
+
+/// Whether there is a group some of whose messages always fail.
+fn hard(random: &Random) -> Option<Hard> {
+    random.percent(40).then(|| Hard {
+        attempts_max: u32::try_from(random.between(1, 5)).unwrap_or(3),
+        latest: random.percent(35),
+        operated: random.percent(60),
+        batch: random.percent(50),
+    })
 }
 
 /// Small enough that the log's front moves in most runs; a third keep everything.
@@ -502,18 +520,7 @@ fn tell(
     let disturbed = planned
         .iter()
         .any(|planned| matches!(planned.class, Class::Skew | Class::Rate | Class::Pause));
-    // What a group that chose by tags did not want may be gone for it.
-    let all: &[u32] = if run.clients.is_tagged() { &[0] } else { &[0, 1] };
-    findings.merge(queue::check(&history, all, drain, &run.gone));
-    findings.merge(log::check(&history));
-    let ordered = run.clients.workload().ordered_topic();
-    findings.merge(deliveries::check(&history, Clocks { disturbed, ordered }));
-    findings.merge(order::check(&history, &ordered::line_of, &run.gone));
-    findings.merge(transactions::check(&history));
-    // A pause makes nothing come early.
-    let clock = |planned: &&Planned| matches!(planned.class, Class::Skew | Class::Rate);
-    let from = planned.iter().filter(clock).map(|planned| planned.from).min();
-    findings.merge(timers::check(&history, all, (drain, from), &run.gone));
+    findings.merge(verdict::check(&run, &history, planned, (drain, disturbed)));
     findings.violations.extend(run.watch.raft.violations.iter().cloned());
     findings.violations.append(&mut run.cluster.violations);
     for seat in &run.cluster.nodes {
@@ -524,56 +531,6 @@ fn tell(
     for panic in panics::seen() {
         findings.violated("panic", panic);
     }
-    cover(&history, &run, planned, &mut findings);
+    verdict::cover(&history, &run, planned, &mut findings);
     (findings, run.faults.happened, simulated)
-}
-
-/// A run that did too little proves nothing.
-fn cover(history: &History, run: &Run, planned: &[Planned], findings: &mut Findings) {
-    let mut good: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let kinds = ["sends", "receives", "looks", "delayed sends", "half messages"];
-    for operation in &history.operations {
-        let kind = match &operation.outcome {
-            Outcome::Ok(Answer::Sent(_)) => "sends",
-            Outcome::Ok(Answer::Received(messages)) if messages.is_empty() => "empty receives",
-            Outcome::Ok(Answer::Received(_)) => "receives",
-            Outcome::Ok(Answer::Bounds(_)) => "looks",
-            Outcome::Ok(Answer::Prepared(_)) => "half messages",
-            Outcome::Ok(Answer::Decided { .. } | Answer::NoTransaction) => "decided otherwise",
-            Outcome::Ok(Answer::Asked(_)) => "listens",
-            Outcome::Ok(Answer::Done) => "others",
-            Outcome::Ok(Answer::Scheduled(_)) => "delayed sends",
-            Outcome::Ok(Answer::Ended(_)) => "recalls",
-            Outcome::Ok(Answer::Dead(_)) => "looks at dead letters",
-            Outcome::Ok(Answer::Letters(_)) => "receives of dead letters",
-            Outcome::Ok(Answer::Redriven(_)) => "redrives",
-            Outcome::Ok(Answer::Reset(_)) => "resets of groups",
-            Outcome::Fail(_) => "failed",
-            Outcome::Unknown(_) => "unknown",
-        };
-        *good.entry(kind).or_default() += 1;
-    }
-    for kind in kinds {
-        if !good.contains_key(kind) {
-            findings.unknown.push(format!("no call among {kind} went well"));
-        }
-    }
-    for (kind, count) in good {
-        findings.count(kind, count);
-    }
-    // That each kind of fault happens is asked of a whole sweep: in one run all nodes may be down
-    // for as long as one lasts.
-    if run.faults.happened.is_empty() && !planned.is_empty() {
-        findings.unknown.push("no fault met anybody".to_owned());
-    }
-    let net = run.cluster.world.net.counts();
-    findings.count("segments", net.segments);
-    findings.count("segments lost", net.lost);
-    findings.count("segments held", net.held);
-    findings.count("resets", net.resets);
-    findings.count("expired", run.gone.expired.values().sum());
-    findings.count("purged offsets", run.gone.starts.values().sum());
-    findings.count("restarts", run.cluster.restarts);
-    findings.count("terms", run.watch.raft.terms);
-    findings.count("entries", run.watch.raft.last_committed().map_or(0, |last| last + 1));
 }

@@ -6,8 +6,9 @@ use raftmq::base::{LogIndex, QueueId, QueueOffset};
 use raftmq::message::decode_record;
 use raftmq::raft::{Group, Role};
 
+use super::books::Reader;
 use super::clients::producer::decode;
-use super::clients::{group_name, topic_name};
+use super::clients::{Workload, group_name, topic_name};
 use super::node::Node;
 use super::run::{Cluster, Seat};
 use crate::checkers::raft::{EntryMark, Look, RaftChecker};
@@ -19,12 +20,16 @@ const EVERY: u64 = 3;
 
 pub(super) struct Watch {
     pub(super) raft: RaftChecker,
+    pub(super) reader: Reader,
+    /// The group whose messages die.
+    hard: Option<u32>,
     steps: u64,
 }
 
 impl Watch {
-    pub(super) fn new(nodes: usize) -> Self {
-        Self { raft: RaftChecker::new(nodes), steps: 0 }
+    pub(super) fn new(nodes: usize, workload: &Workload) -> Self {
+        let hard = workload.hard.as_ref().map(|_| workload.groups);
+        Self { raft: RaftChecker::new(nodes), reader: Reader::default(), hard, steps: 0 }
     }
 
     pub(super) fn look(&mut self, cluster: &mut Cluster) {
@@ -50,6 +55,16 @@ impl Watch {
         for (at, look, _) in &looks {
             self.raft.flushed(*at, look.flushed);
         }
+        let now = cluster.world.now();
+        let sound = looks.iter().filter(|(_, _, (_, rotten))| !rotten);
+        let sound: Vec<Group> = sound.map(|(_, _, (group, _))| group.clone()).collect();
+        for group in &sound {
+            self.reader.look(group, now);
+            if let Some(hard) = self.hard {
+                group.read(|state| self.reader.look_at_letters(state, hard));
+            }
+        }
+        self.reader.pass_purged(&sound);
         for (at, look, (group, rotten)) in looks {
             // A bit that flips under a running program is found by the scrub; until then its own
             // reads of what it wrote are not checked again, and neither is this one.
@@ -85,7 +100,7 @@ fn mark_of(group: &Group, index: u64) -> Option<EntryMark> {
 }
 
 /// Everything that clients could see of a replica, read from it directly.
-pub(super) fn content(node: &Node, at: usize) -> Option<Replica> {
+pub(super) fn content(node: &Node, at: usize, workload: &Workload) -> Option<Replica> {
     let group = node.replica.lock().clone()?;
     let mut replica = Replica { node: at, ..Replica::default() };
     group.read(|state| {
@@ -108,7 +123,7 @@ pub(super) fn content(node: &Node, at: usize) -> Option<Replica> {
                     replica.values.insert(Place { topic, queue, offset }, value);
                 }
             }
-            lag_of(state, found.id, &mut replica.lag);
+            lag_of(state, (topic, found.id), workload, &mut replica.lag);
             for group in 0..u32::MAX {
                 let Some(group_found) = state.group(&group_name(group)) else { break };
                 let expired = state.expired(group_found.id, found.id);
@@ -122,11 +137,12 @@ pub(super) fn content(node: &Node, at: usize) -> Option<Replica> {
 }
 
 /// What all groups have before them on all topics, delayed messages included.
-pub(super) fn left(group: &Group) -> u64 {
+pub(super) fn left(group: &Group, workload: &Workload) -> u64 {
     let (mut lag, mut delayed) = (BTreeMap::new(), 0);
     group.read(|state| {
-        for topic in (0..u32::MAX).map_while(|topic| state.topic(&topic_name(topic))) {
-            lag_of(state, topic.id, &mut lag);
+        for number in 0..u32::MAX {
+            let Some(topic) = state.topic(&topic_name(number)) else { break };
+            lag_of(state, (number, topic.id), workload, &mut lag);
         }
         delayed = state.delayed() as u64;
     });
@@ -135,11 +151,15 @@ pub(super) fn left(group: &Group) -> u64 {
 
 fn lag_of(
     state: &raftmq::machine::State,
-    topic: raftmq::base::TopicId,
+    (number, topic): (u32, raftmq::base::TopicId),
+    workload: &Workload,
     lag: &mut BTreeMap<u32, u64>,
 ) {
     for group in 0..u32::MAX {
         let Some(found) = state.group(&group_name(group)) else { break };
+        if !workload.takes(group, number) {
+            continue;
+        }
         let left = state.lag(found.id, topic);
         *lag.entry(group).or_default() += left.ready + left.in_flight;
     }

@@ -18,11 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Tags that are asked for and never sent; a group may have 64 subscriptions to a topic.
 const NEVER: u64 = 25;
 
-struct Consumer {
-    clients: Clients,
-    id: u32,
-    group: u32,
-    random: Random,
+pub(super) struct Consumer {
+    pub(super) clients: Clients,
+    pub(super) id: u32,
+    pub(super) group: u32,
+    pub(super) random: Random,
 }
 
 pub(super) async fn run(clients: Clients, consumer: u32, group: u32) {
@@ -77,12 +77,16 @@ impl Consumer {
     }
 
     /// Members of a group that asks for tags change their minds, and disagree.
-    fn wants(&self, topic: u32, draining: bool) -> Wanted {
+    pub(super) fn wants(&self, topic: u32, draining: bool) -> Wanted {
         let workload = &self.clients.0.workload;
         // What nobody wants holds nothing up, so that order would not be all that is told.
         let ordered = topic == workload.ordered_topic();
         if draining || self.group == 0 || ordered || !workload.tagged {
             return Wanted::All;
+        }
+        if self.group == workload.groups {
+            // One for each, so that both are wanted as long as both are there.
+            return if self.id.is_multiple_of(2) { Wanted::Even } else { Wanted::Odd };
         }
         *self.random.pick(&[Wanted::Even, Wanted::Even, Wanted::Odd, Wanted::All])
     }
@@ -97,7 +101,12 @@ impl Consumer {
         format!("{filter} || never-{}", self.random.between(0, NEVER))
     }
 
-    async fn receive(&self, topic: u32, invisible: u64, wants: Wanted) -> Option<Vec<Delivered>> {
+    pub(super) async fn receive(
+        &self,
+        topic: u32,
+        invisible: u64,
+        wants: Wanted,
+    ) -> Option<Vec<Delivered>> {
         // A drain has no time to wait where nothing is.
         let (poll, batch) = if self.clients.is_draining() {
             (20, 32)
@@ -139,7 +148,7 @@ impl Consumer {
         messages
     }
 
-    async fn ack(&self, topic: u32, message: &Delivered) {
+    pub(super) async fn ack(&self, topic: u32, message: &Delivered) {
         let Delivery { place, attempt, .. } = delivery(topic, message);
         let what = What::Ack { group: self.group, place, attempt };
         let call = self.clients.invoke(self.id, what);
@@ -164,7 +173,7 @@ impl Consumer {
         self.clients.complete(call, outcome);
     }
 
-    async fn hold(&self, topic: u32, message: &Delivered, invisible: u64) {
+    pub(super) async fn hold(&self, topic: u32, message: &Delivered, invisible: u64) {
         let Delivery { place, attempt, .. } = delivery(topic, message);
         let what = What::Hold { group: self.group, place, attempt, invisible: invisible * 1000 };
         let call = self.clients.invoke(self.id, what);
@@ -182,6 +191,35 @@ impl Consumer {
         });
         let outcome = match held.await {
             Called::Answered(Ok(_)) => Outcome::Ok(Answer::Done),
+            Called::Answered(Err(HoldError::Unavailable(error))) => outcome_of(&error),
+            Called::Answered(Err(HoldError::BadHandle(error))) => {
+                Outcome::Unknown(error.to_string())
+            }
+            Called::Refused => Outcome::Fail("refused".to_owned()),
+            Called::Lost => Outcome::Unknown("no answer".to_owned()),
+        };
+        self.clients.complete(call, outcome);
+    }
+
+    /// Tries it no more.
+    pub(super) async fn give_up(&self, topic: u32, message: &Delivered) {
+        let Delivery { place, attempt, .. } = delivery(topic, message);
+        let what = What::GiveUp { group: self.group, place, attempt };
+        let call = self.clients.invoke(self.id, what);
+        let (name, group, handle) =
+            (topic_name(topic), group_name(self.group), message.handle.clone());
+        let given = self.clients.call(&self.random, PATIENCE, move |broker| async move {
+            let request = HoldRequest {
+                topic: name,
+                group,
+                handle,
+                invisible: Millis::new(500),
+                deadline: Instant::now() + PATIENCE,
+            };
+            broker.give_up(request).await
+        });
+        let outcome = match given.await {
+            Called::Answered(Ok(())) => Outcome::Ok(Answer::Done),
             Called::Answered(Err(HoldError::Unavailable(error))) => outcome_of(&error),
             Called::Answered(Err(HoldError::BadHandle(error))) => {
                 Outcome::Unknown(error.to_string())
