@@ -75,6 +75,14 @@ mutants! {
     LastDecisionTold = "last-decision-told",
     /// What is rolled back becomes visible.
     RolledBackShown = "rolled-back-shown",
+    /// What only others of a group want is passed by like what nobody wants.
+    SkipWanted = "skip-wanted",
+    /// The entry that ends a last attempt drops the message.
+    DeadLetterLost = "dead-letter-lost",
+    /// A message dies one attempt early.
+    DeadEarly = "dead-early",
+    /// A dead letter that went back is still one.
+    RedriveKept = "redrive-kept",
 }
 
 impl Mutant {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::{DeadLetter, LetterAt, QUEUE};
-use crate::base::{GroupId, QueueOffset, TopicId};
+use crate::base::{GroupId, Mutant, QueueOffset, TopicId};
 use crate::command::{
     CreateTopic, DeliveryOutcome, GiveUp, Handle, Hold, Redrive, Redriven, Refusal, Reply, Unit,
     UpdateGroup,
@@ -45,6 +45,9 @@ impl State {
         while let Some(dying) = self.deliveries.next_dying() {
             let dies = self.may_die(dying.group, dying.topic, dying.unit);
             match self.dead_letters_of(entry, dying.group).filter(|_| dies) {
+                Some(_) if Mutant::DeadLetterLost.is_on() => {
+                    self.deliveries.lose(&dying, &mut ends.ready);
+                }
                 Some(topic) => self.bury(entry, &dying, topic, ends)?,
                 None => self.deliveries.spare(&dying, &mut ends.ready),
             }
@@ -189,6 +192,9 @@ impl State {
         }
         let letter = letter.clone();
         self.deliveries.raise(&letter, at, (entry.stamp, rule), ready);
+        if Mutant::RedriveKept.is_on() {
+            return Redriven::Done;
+        }
         let removed = self.dead.remove(at, &mut self.deliveries);
         assert!(removed.is_some(), "it was there just now");
         Redriven::Done

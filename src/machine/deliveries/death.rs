@@ -75,6 +75,11 @@ impl Deliveries {
         }
     }
 
+    /// What a [`crate::base::Mutant`] does in place of [`Self::bury`].
+    pub(in crate::machine) fn lose(&mut self, dying: &Dying, ready: &mut ReadyCounts) {
+        self.take_away(dying.key(), ready);
+    }
+
     /// It is the dead letter at this place from now on. Comes after its record is held for that.
     pub(in crate::machine) fn bury(
         &mut self,
