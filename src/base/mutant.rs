@@ -83,6 +83,10 @@ mutants! {
     DeadEarly = "dead-early",
     /// A dead letter that went back is still one.
     RedriveKept = "redrive-kept",
+    /// A paused group is handed messages.
+    PausedHandsOut = "paused-hands-out",
+    /// A handle of before a reset ends its message.
+    ResetKeepsInFlight = "reset-keeps-in-flight",
 }
 
 impl Mutant {

@@ -4,10 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Findings;
-use super::conservation::{Books, Epochs, Fact, Row, contents, fold, redriven};
-use crate::history::{
-    Answer, DeadLetter, History, Micros, Operation, Outcome, Place, Value, What,
-};
+use super::books::{Books, Epochs, Fact, Row, contents, fold, redriven};
+use crate::history::{Answer, DeadLetter, History, Micros, Operation, Outcome, Place, Value, What};
 
 /// One delivery as its consumer saw it.
 #[derive(Clone, Copy, Debug)]
@@ -59,9 +57,11 @@ fn is_doubtful(receive: &Operation, invisible: Micros) -> bool {
 }
 
 impl Told {
-    /// The attempts that were seen since they began anew, and how many nobody may have been told of.
-    fn attempts(&self, epochs: &Epochs, (group, place): (u32, Place)) -> (BTreeSet<u32>, u64) {
-        let epoch = epochs.last(group, place);
+    /// The attempts that were seen since they began anew before a death, and how many nobody may have
+    /// been told of.
+    fn attempts(&self, epochs: &Epochs, group: u32, row: &Row) -> (BTreeSet<u32>, u64) {
+        let place = row.origin;
+        let epoch = epochs.last((group, place), row.seen);
         let seen = self.seen.get(&(group, place)).into_iter().flatten();
         let seen = seen.filter(|seen| seen.ended >= epoch).map(|seen| seen.attempt).collect();
         let doubtful = self.doubtful.get(&(group, place.topic)).into_iter().flatten();
@@ -86,11 +86,15 @@ pub(crate) fn check(history: &History, books: &Books) -> Findings {
     findings
 }
 
-/// Nobody gets a message oftener than the group allows.
+/// Nobody gets a message oftener than the group allows, unless there was no room to bury it.
 fn check_most(told: &Told, books: &Books, findings: &mut Findings) {
     for ((group, place), seen) in &told.seen {
         let Some(max) = books.attempts_max.get(group) else { continue };
-        if let Some(beyond) = seen.iter().find(|seen| seen.attempt > *max) {
+        let spared = |seen: &Seen| books.tight.is_some_and(|since| since <= seen.ended);
+        let beyond = seen.iter().filter(|seen| seen.attempt > *max);
+        let (spared, beyond): (Vec<&Seen>, Vec<&Seen>) = beyond.partition(|seen| spared(seen));
+        findings.count("spared for want of room", spared.len() as u64);
+        if let Some(beyond) = beyond.first() {
             let what = format!("group {group}, {place}: attempt {} of {max}", beyond.attempt);
             findings.violated("attempts-exceeded", what);
         }
@@ -112,7 +116,7 @@ fn check_row(
         findings.violated("dead-early", format!("{at}: dead after {} of {max}", row.attempts));
         return;
     }
-    let (seen, doubtful) = told.attempts(epochs, (group, row.origin));
+    let (seen, doubtful) = told.attempts(epochs, group, row);
     let missing: Vec<u32> = (1..=max).filter(|attempt| !seen.contains(attempt)).collect();
     if missing.len() as u64 > doubtful {
         let what = format!("{at}: dead, and nobody ever got attempts {missing:?} of {max}");
@@ -221,14 +225,14 @@ fn check_letters(history: &History, books: &Books, findings: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use super::super::Verdict;
-    use super::super::conservation::{Account, Left};
+    use super::super::books::{Account, Left};
     use super::super::scenes::{Scene, checks, place};
     use super::*;
 
     const MAX: u32 = 2;
 
     fn row(offset: u64) -> Row {
-        Row { letter: 0, origin: place(offset), attempts: MAX, given_up: false }
+        Row { letter: 0, origin: place(offset), attempts: MAX, given_up: false, seen: 0 }
     }
 
     fn books(rows: &[Row]) -> Books {
@@ -276,8 +280,16 @@ mod tests {
         // Somebody may have got it and not been told.
         let unsure = once.receive((30, 40), Outcome::Unknown("no answer".to_owned()));
         assert_eq!(look(&unsure, &books(&[row(0)])), [""; 0]);
+        // Attempts that began anew afterwards are others.
+        let reset = Fact::Reset { group: 0, topic: 0, offsets: vec![(0, 0)], at: 4_000_000 };
+        let with = |seen| Books { facts: vec![reset.clone()], ..books(&[Row { seen, ..row(0) }]) };
+        assert_eq!(look(&spent(), &with(3_999_999)), [""; 0]);
+        assert_eq!(look(&spent(), &with(4_000_001)), ["dead-unseen"]);
         let third = spent().received(&[(1, 0)], 3, (4_000, 4_010));
         assert_eq!(look(&third, &books(&[])), ["attempts-exceeded"]);
+        let tight = |since| Books { tight: Some(since), ..books(&[]) };
+        assert_eq!(look(&third, &tight(4_010_000)), [""; 0], "there was no room for a letter");
+        assert_eq!(look(&third, &tight(4_010_001)), ["attempts-exceeded"], "not yet");
     }
 
     #[test]
@@ -293,7 +305,7 @@ mod tests {
         assert_eq!(look(&back, &taken), [""; 0], "retention took it");
         let again = back.received(&[(1, 0)], 1, (3_020, 3_030)).acked(0, 1, (3_040, 3_050));
         assert_eq!(look(&again, &books(&[])), [""; 0]);
-        assert_eq!(look(&again, &books(&[row(0)])), ["dead-unseen", "redriven-kept"]);
+        assert_eq!(look(&again, &books(&[row(0)])), ["redriven-kept"]);
         let twice = again.redriven(&[letter(0)], (3_015, 3_016));
         assert_eq!(look(&twice, &books(&[])), ["redriven-twice"]);
     }

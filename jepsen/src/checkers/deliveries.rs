@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Findings;
-use super::conservation::Epochs;
+use super::books::Epochs;
 use crate::history::{Answer, History, Micros, Place, What};
 
 /// What clocks may do to a time that was promised.
@@ -159,7 +159,7 @@ fn check_hidden(at: &str, told: &Told, anew: Anew<'_>, findings: &mut Findings) 
 #[cfg(test)]
 mod tests {
     use super::super::Verdict;
-    use super::super::conservation::{Books, Fact};
+    use super::super::books::{Books, Fact};
     use super::super::scenes::{Scene, checks};
     use super::*;
 
@@ -227,8 +227,11 @@ mod tests {
         assert_eq!(look_after_reset(&again).verdict(), Verdict::True);
         assert_eq!(checks(&look(&again)), ["acked-again", "attempt-twice"]);
         // Both come after it.
-        let after =
-            Scene::default().received(&[(1, 0)], 1, (20, 30)).received(&[(1, 0)], 1, (2_040, 2_050));
+        let after = Scene::default().received(&[(1, 0)], 1, (20, 30)).received(
+            &[(1, 0)],
+            1,
+            (2_040, 2_050),
+        );
         assert_eq!(checks(&look_after_reset(&after)), ["attempt-twice"]);
     }
 

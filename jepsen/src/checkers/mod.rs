@@ -2,6 +2,7 @@
 //!
 //! A verdict is `true`, `false`, or `unknown` where too little was seen; `unknown` is no success.
 
+pub(crate) mod books;
 pub(crate) mod conservation;
 pub(crate) mod dead;
 pub(crate) mod deliveries;

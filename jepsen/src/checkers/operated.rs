@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Findings;
-use super::conservation::{Books, Fact, contents};
+use super::books::{Books, Fact, contents};
 use crate::history::{Answer, History, Micros, Operation, Outcome, Place, Start, Value, What};
 
 /// From when to when something certainly held; `None` for ever.
@@ -221,7 +221,8 @@ fn check_targets(history: &History, findings: &mut Findings) {
         };
         let Some(Answer::Reset(queues)) = operation.answer() else { continue };
         for (queue, at) in queues {
-            let before = history.operations.iter().filter(|other| other.ended() < operation.invoked);
+            let before =
+                history.operations.iter().filter(|other| other.ended() < operation.invoked);
             let ends = before.filter_map(|other| match other.answer() {
                 Some(Answer::Sent(place)) if (place.topic, place.queue) == (topic, *queue) => {
                     Some(place.offset + 1)

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Findings;
-use super::conservation::Over;
+use super::books::Over;
 use super::queue::Gone;
 use crate::history::{Answer, Delivery, History, Micros, Operation, Outcome, Place, Value, What};
 
@@ -154,7 +154,7 @@ impl Open<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::Verdict;
-    use super::super::conservation::{Books, Row};
+    use super::super::books::{Books, Row};
     use super::super::scenes::{Scene, checks, place};
     use super::*;
 
@@ -227,7 +227,7 @@ mod tests {
         let over = Over::default();
         let taken = check(&scene.history, &line_of, (&gone, &over));
         assert_eq!(taken.verdict(), Verdict::True);
-        let row = Row { letter: 0, origin: place(0), attempts: 3, given_up: false };
+        let row = Row { letter: 0, origin: place(0), attempts: 3, given_up: false, seen: 0 };
         let books = Books { died: [((0, 0), row)].into(), ..Books::default() };
         let dead = check(&scene.history, &line_of, (&Gone::default(), &Over::of(&books)));
         assert_eq!(dead.verdict(), Verdict::True, "a dead one neither");

@@ -1,8 +1,8 @@
 //! Short histories for the tests of checkers.
 
 use crate::history::{
-    Answer, DeadLetter, Delivery, Ending, History, Micros, Outcome, Place, QueueBounds, Start, Value,
-    Wanted, What,
+    Answer, DeadLetter, Delivery, Ending, History, Micros, Outcome, Place, QueueBounds, Start,
+    Value, Wanted, What,
 };
 
 pub(super) fn value(count: u32) -> Value {

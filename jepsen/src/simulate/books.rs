@@ -10,7 +10,7 @@ use raftmq::machine::{DeadLetter, Standing, State};
 use raftmq::raft::Group;
 
 use super::clients::{Workload, group_name, topic_name};
-use crate::checkers::conservation::{Account, Books, Fact, Left, Row};
+use crate::checkers::books::{Account, Books, Fact, Left, Row};
 use crate::history::{Micros, Place};
 
 /// Bytes of the log that are read at once.
@@ -23,7 +23,17 @@ pub(super) struct Reader {
     missed: u64,
     facts: Vec<Fact>,
     died: BTreeMap<(u32, u64), Row>,
+    /// The group whose messages die.
+    hard: Option<u32>,
+    /// Its dead letters behind the last entry that was read.
+    here: BTreeSet<u64>,
+    /// Facts of which that is known already.
+    settled: usize,
+    tight: Option<Micros>,
 }
+
+/// No record of a run is larger.
+const RECORD_BYTES: u64 = 4 << 10;
 
 /// Groups and topics are numbers here.
 fn number(name: &str, of: &str) -> Option<u32> {
@@ -49,11 +59,19 @@ fn place(state: &State, handle: &Handle) -> Option<(u32, Place)> {
 }
 
 impl Reader {
+    pub(super) fn new(hard: Option<u32>) -> Self {
+        Self { hard, ..Self::default() }
+    }
+
     /// Takes what `group` has applied and nobody was asked for before. Call it for all replicas.
     pub(super) fn look(&mut self, group: &Group, now: Micros) {
-        let Some(applied) = group.read(|state| state.applied().map(|(index, _)| index.get())) else {
+        let Some(applied) = group.read(|state| state.applied().map(|(index, _)| index.get()))
+        else {
             return;
         };
+        if let Some(hard) = self.hard {
+            group.read(|state| self.look_at_letters(state, hard, now));
+        }
         let first = group.log().bounds().first.map_or(u64::MAX, LogIndex::get);
         while self.next <= applied && first <= self.next {
             let (from, to) = (LogIndex::new(self.next), LogIndex::new(applied + 1));
@@ -70,6 +88,23 @@ impl Reader {
                 }
             }
         }
+        if self.next == applied + 1 {
+            group.read(|state| self.settle_redrives(state));
+        }
+    }
+
+    /// Of the letters that entries would send back, those went that were there before and are no more.
+    fn settle_redrives(&mut self, state: &State) {
+        let hard = self.hard.and_then(|hard| state.group(&group_name(hard)));
+        let letters = hard.into_iter().flat_map(|hard| state.dead_letters(hard.id, None));
+        let here: BTreeSet<u64> = letters.map(|(letter, _)| letter.get()).collect();
+        let before = std::mem::replace(&mut self.here, here);
+        for fact in &mut self.facts[self.settled..] {
+            if let Fact::Redriven { letters, .. } = fact {
+                letters.retain(|one| before.contains(one) && !self.here.contains(one));
+            }
+        }
+        self.settled = self.facts.len();
     }
 
     /// Comes after all replicas were looked at: what has left all their logs is missed.
@@ -92,12 +127,21 @@ impl Reader {
                 }
                 None
             }
-            Command::Subscribe(it) => pair(state, it.group, it.topic).map(|(group, topic)| {
-                Fact::Subscribed { group, topic, filter: it.expression }
+            Command::Subscribe(it) => pair(state, it.group, it.topic)
+                .map(|(group, topic)| Fact::Subscribed { group, topic, filter: it.expression }),
+            Command::Unsubscribe(it) => pair(state, it.group, it.topic)
+                .map(|(group, topic)| Fact::Unsubscribed { group, topic, filter: it.expression }),
+            Command::Start(it) => pair(state, it.group, it.topic).map(|(group, topic)| {
+                let offsets = (0..).zip(it.offsets.iter().map(|offset| offset.get())).collect();
+                Fact::Began { group, topic, offsets }
             }),
-            Command::Unsubscribe(it) => pair(state, it.group, it.topic).map(|(group, topic)| {
-                Fact::Unsubscribed { group, topic, filter: it.expression }
+            Command::Reset(it) => pair(state, it.group, it.topic).map(|(group, topic)| {
+                let offsets = it.offsets.iter().map(|(queue, at)| (queue.get(), at.get()));
+                Fact::Reset { group, topic, offsets: offsets.collect(), at }
             }),
+            Command::Pause { group, paused } => {
+                group_number(state, group).map(|group| Fact::Paused { group, paused })
+            }
             Command::Redrive(it) => group_number(state, it.group).map(|group| {
                 let letters = it.letters.iter().map(|letter| letter.get()).collect();
                 Fact::Redriven { group, letters, at }
@@ -128,17 +172,21 @@ impl Reader {
                 queue: take.queue.get(),
                 range: (skip.from.get(), skip.to.get()),
                 version: checkout.subscription_version,
-                epoch: 0,
+                epoch: checkout.epoch,
             }));
         }
     }
 
     /// Notes the dead letters that there are.
-    pub(super) fn look_at_letters(&mut self, state: &State, group: u32) {
+    fn look_at_letters(&mut self, state: &State, group: u32, now: Micros) {
+        if state.letter_room() < RECORD_BYTES {
+            self.tight.get_or_insert(now);
+        }
         let Some(found) = state.group(&group_name(group)) else { return };
         for (letter, row) in state.dead_letters(found.id, None) {
-            let row = row_of(letter, row);
-            self.died.extend(row.map(|row| ((group, letter.get()), row)));
+            if let Some(row) = row_of(letter, row, now) {
+                self.died.entry((group, letter.get())).or_insert(row);
+            }
         }
     }
 
@@ -148,6 +196,7 @@ impl Reader {
             facts: self.facts.clone(),
             missed: self.missed,
             died: self.died.clone(),
+            tight: self.tight,
             untagged: (0..workload.all_topics()).filter(|it| !workload.has_tags(*it)).collect(),
             ..Books::default()
         };
@@ -156,7 +205,11 @@ impl Reader {
                 let Some(found) = state.group(&group_name(number)) else { break };
                 books.attempts_max.insert(number, found.attempts_max);
                 let rows = state.dead_letters(found.id, None);
-                let rows = rows.filter_map(|(letter, row)| row_of(letter, row)).collect();
+                let rows = rows.filter_map(|(letter, row)| {
+                    let seen = self.died.get(&(number, letter.get())).map_or(0, |row| row.seen);
+                    row_of(letter, row, seen)
+                });
+                let rows = rows.collect();
                 books.rows.insert(number, rows);
                 if let Some(topic) = state.topic(&found.name.dead_letters()) {
                     let from = state.queue_start(topic.id, QueueId::new(0)).get();
@@ -176,13 +229,14 @@ impl Reader {
     }
 }
 
-fn row_of(letter: QueueOffset, row: &DeadLetter) -> Option<Row> {
+fn row_of(letter: QueueOffset, row: &DeadLetter, seen: Micros) -> Option<Row> {
     let topic = number(row.origin_name.as_str(), "topic")?;
     Some(Row {
         letter: letter.get(),
         origin: Place { topic, queue: row.queue.get(), offset: row.offset.get() },
         attempts: row.attempts,
         given_up: row.reason == DeathReason::GivenUp,
+        seen,
     })
 }
 
@@ -191,12 +245,12 @@ fn accounts(state: &State, (group, number): (GroupId, u32), topic: u32, books: &
     let Some(found) = state.topic(&topic_name(topic)) else { return };
     for queue in 0..found.queues {
         let id = QueueId::new(queue);
-        let (start, end) = (state.queue_start(found.id, id).get(), state.queue_end(found.id, id).get());
+        let (start, end) =
+            (state.queue_start(found.id, id).get(), state.queue_end(found.id, id).get());
         let pair = (group, found.id);
         let next = state.view(group, found.id, id).next.get();
         let free = state.free_from(pair, id, QueueOffset::ZERO, usize::MAX);
-        let free: BTreeSet<u64> =
-            free.iter().flat_map(|(from, to)| from.get()..to.get()).collect();
+        let free: BTreeSet<u64> = free.iter().flat_map(|(from, to)| from.get()..to.get()).collect();
         let mut account = Account { bounds: (start, end), ..Account::default() };
         for offset in 0..end {
             let standing = state.standing(pair, id, QueueOffset::new(offset));

@@ -4,6 +4,7 @@
 mod consumer;
 mod delayer;
 pub(super) mod hard;
+mod operated;
 pub(super) mod ordered;
 pub(super) mod producer;
 mod transactor;

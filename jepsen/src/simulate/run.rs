@@ -24,8 +24,8 @@ use super::trace::Trace;
 use super::watch::Watch;
 use super::world::{STARTED, World};
 use super::{ambient, panics, verdict};
+use crate::checkers::books::Books;
 use crate::checkers::queue::Drain;
-use crate::checkers::conservation::Books;
 use crate::checkers::{Findings, Violation, queue, replicas};
 
 const SECOND: Micros = 1_000_000;
@@ -347,9 +347,8 @@ impl Run {
     /// What the replicas hold, and whether they agree.
     fn compare(&mut self, drained: bool) -> Findings {
         let workload = self.clients.workload();
-        let content = |node: &HostId| {
-            super::watch::content(&self.cluster.nodes[*node].node, *node, workload)
-        };
+        let content =
+            |node: &HostId| super::watch::content(&self.cluster.nodes[*node].node, *node, workload);
         let looks: Vec<_> = self.core.iter().filter_map(content).collect();
         let replica = self.core.first().map(|node| self.cluster.nodes[*node].node.replica.lock());
         if let Some(replica) = replica.and_then(|replica| replica.clone()) {
@@ -437,7 +436,6 @@ fn set_up(
         wiped: false,
     };
     let seats = (0..nodes).map(seat).collect();
-    let watch = Watch::new(nodes, &workload);
     let clients = Clients::new((net, nodes), nodes, seed, workload, trace.clone());
     let mut cluster = Cluster {
         world,
@@ -453,9 +451,9 @@ fn set_up(
     let faults = Faults::new(planned.to_vec(), base);
     Run {
         cluster,
+        watch: Watch::new(nodes, clients.workload()),
         clients,
         faults,
-        watch,
         core: (0..nodes).collect(),
         gone: queue::Gone::default(),
         books: None,

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use super::clients::ordered;
 use super::plan::{Class, Planned};
 use super::run::Run;
-use crate::checkers::conservation::{self, Epochs, Over};
+use crate::checkers::books::{Epochs, Over};
 use crate::checkers::deliveries::Clocks;
 use crate::checkers::queue::Drain;
 use crate::checkers::{
-    Findings, dead, deliveries, log, operated, order, queue, timers, transactions,
+    Findings, conservation, dead, deliveries, log, operated, order, queue, timers, transactions,
 };
 use crate::history::{Answer, History, Outcome};
 

@@ -21,15 +21,13 @@ const EVERY: u64 = 3;
 pub(super) struct Watch {
     pub(super) raft: RaftChecker,
     pub(super) reader: Reader,
-    /// The group whose messages die.
-    hard: Option<u32>,
     steps: u64,
 }
 
 impl Watch {
     pub(super) fn new(nodes: usize, workload: &Workload) -> Self {
         let hard = workload.hard.as_ref().map(|_| workload.groups);
-        Self { raft: RaftChecker::new(nodes), reader: Reader::default(), hard, steps: 0 }
+        Self { raft: RaftChecker::new(nodes), reader: Reader::new(hard), steps: 0 }
     }
 
     pub(super) fn look(&mut self, cluster: &mut Cluster) {
@@ -60,9 +58,6 @@ impl Watch {
         let sound: Vec<Group> = sound.map(|(_, _, (group, _))| group.clone()).collect();
         for group in &sound {
             self.reader.look(group, now);
-            if let Some(hard) = self.hard {
-                group.read(|state| self.reader.look_at_letters(state, hard));
-            }
         }
         self.reader.pass_purged(&sound);
         for (at, look, (group, rotten)) in looks {

@@ -251,6 +251,12 @@ impl State {
         self.topics.by_name(&name).map(|topic| topic.id)
     }
 
+    /// Bytes that records may still have which lie before what their units leave with; where a message
+    /// has more, it comes again after its last attempt (rule R10).
+    pub fn letter_room(&self) -> u64 {
+        self.pending_bytes_max().saturating_sub(self.late.bytes())
+    }
+
     /// A group's dead letters in the order of their deaths, with the offset that each has in the
     /// group's topic for them, from the one behind `after`.
     pub fn dead_letters(

@@ -115,7 +115,10 @@ impl Deliveries {
     ) {
         let (found, now) = (checkout.subscription_version, bounds.subscription_version);
         let kept = Mutant::SkipKept.is_on();
-        assert!(found == now || kept, "a skip of {found} holds for its subscriptions only, not {now} (R4)");
+        assert!(
+            found == now || kept,
+            "a skip of {found} holds for its subscriptions only, not {now} (R4)"
+        );
         let offset = skip.from;
         let key = Key { group: checkout.group, topic: checkout.topic, queue, offset };
         let deliveries = self.queue_mut(key);

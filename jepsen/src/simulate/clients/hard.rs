@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use raftmq::base::{ClientId, GroupName, Millis};
 use raftmq::broker::{
-    AckRequest, DeadLetterInfo, Delivered, Exhausted, GroupError, LetterFilter, NewGroup, Order,
-    OrderRule, ReceiveRequest, Redriven, leaving,
+    AckRequest, Begin, DeadLetterInfo, Delivered, Exhausted, FilterText, GroupError, LetterFilter,
+    LetterPage, NewGroup, Order, OrderRule, ReceiveRequest, Redriven, StartAt, leaving,
 };
 use tokio::time::{Instant, sleep};
 
@@ -16,11 +16,11 @@ use super::{Called, Clients, group_name, outcome_of};
 use crate::history::{Answer, DeadLetter, Outcome, Place, Value, What};
 use crate::simulate::random::Random;
 
-const PATIENCE: Duration = Duration::from_secs(4);
+pub(super) const PATIENCE: Duration = Duration::from_secs(4);
 /// A redrive goes on through a change of leaders.
 const LONG_PATIENCE: Duration = Duration::from_secs(10);
 /// Numbers of its clients.
-const OPERATOR: u32 = 3000;
+pub(super) const OPERATOR: u32 = 3000;
 const READER: u32 = 3001;
 const CONSUMER: u32 = 3100;
 /// Its consumers; the last one comes and goes.
@@ -85,9 +85,11 @@ async fn round(consumer: &Consumer, topic: u32, draining: bool) {
     let invisible = if draining { 2_000 } else { consumer.random.between(200, 2_001) };
     let wants = consumer.wants(topic, draining);
     let Some(messages) = consumer.receive(topic, invisible, wants).await else { return };
+    let most = consumer.clients.0.workload.hard.as_ref().map_or(0, |hard| hard.attempts_max);
     for message in messages {
         let lot = consumer.random.between(0, 100);
-        let poison = is_poison(decode(&message.message.body));
+        // What there is no room to bury would go round for ever.
+        let poison = is_poison(decode(&message.message.body)) && message.attempt <= most;
         match lot {
             _ if draining && poison => consumer.hold(topic, &message, 0).await,
             _ if draining => consumer.ack(topic, &message).await,
@@ -119,7 +121,7 @@ async fn read(clients: Clients, group: u32) {
             topic: group_name(group).dead_letters(),
             group: readers.clone(),
             client: ClientId::new("reader").expect("the name is one"),
-            filter: "*".to_owned(),
+            filter: FilterText::Tags("*".to_owned()),
             batch: 16,
             invisible: Millis::new(random.between(200, 2_000)),
             auto_renew: false,
@@ -156,16 +158,17 @@ async fn read(clients: Clients, group: u32) {
     }
 }
 
-struct Operator {
-    clients: Clients,
-    group: u32,
-    random: Random,
+pub(super) struct Operator {
+    pub(super) clients: Clients,
+    pub(super) group: u32,
+    pub(super) random: Random,
     hard: Hard,
 }
 
 impl Operator {
     async fn create(&self) -> bool {
         let order = if self.hard.batch { Order::Batch } else { Order::Single };
+        let start = if self.hard.latest { StartAt::Latest } else { StartAt::Earliest };
         let new = NewGroup {
             name: group_name(self.group),
             attempts_max: self.hard.attempts_max,
@@ -173,12 +176,14 @@ impl Operator {
             rule: OrderRule { order, exhausted: Exhausted::Dead },
             broker_groups: Vec::new(),
             dead_keep: None,
+            begin: Begin { start, paused: false },
         };
         let what = What::CreateGroup { group: self.group, latest: self.hard.latest };
         let call = self.clients.invoke(OPERATOR, what);
         let readers = NewGroup {
             name: GroupName::new("readers").expect("the name is one"),
             attempts_max: 1000,
+            begin: Begin::default(),
             ..new.clone()
         };
         let made = self.clients.call(&self.random, PATIENCE, move |broker| async move {
@@ -192,13 +197,27 @@ impl Operator {
     }
 
     async fn operate(self) {
+        let mut resets = 0;
         while !self.clients.is_quiet() {
             sleep(Duration::from_millis(self.random.between(100, 2_000))).await;
             match self.random.between(0, 100) {
                 0..60 => self.look(self.random.percent(70)).await,
+                60..80 if self.hard.operated && resets < 3 => {
+                    resets += 1;
+                    self.reset().await;
+                }
+                80..100 if self.hard.operated => self.rest().await,
                 _ => {}
             }
         }
+        if !self.hard.operated {
+            return;
+        }
+        // A pause of which nobody knows what came may have come late.
+        while !self.clients.is_draining() {
+            sleep(Duration::from_millis(100)).await;
+        }
+        self.go_on().await;
     }
 
     /// Lists dead letters, and may send some of them back.
@@ -206,13 +225,13 @@ impl Operator {
         let call = self.clients.invoke(OPERATOR, What::ListDead { group: self.group });
         let name = group_name(self.group);
         let listed = self.clients.call(&self.random, PATIENCE, move |broker| async move {
-            broker.dead_letters(&name, &LetterFilter::default(), None, 200).await
+            broker.dead_letters(&name, &LetterFilter::default(), None, (200, None)).await
         });
         let listed = listed.await;
         let mut found = Vec::new();
-        let outcome = outcome(listed, |letters: Vec<DeadLetterInfo>| {
-            let seen = letters.iter().filter_map(letter).collect();
-            found = letters;
+        let outcome = outcome(listed, |page: LetterPage| {
+            let seen = page.letters.iter().filter_map(letter).collect();
+            found = page.letters;
             Answer::Dead(seen)
         });
         self.clients.complete(call, outcome);
@@ -220,7 +239,8 @@ impl Operator {
             return;
         }
         let chosen = self.random.some(self.random.index(BACK_MAX) + 1, found.len());
-        let mut chosen: Vec<DeadLetterInfo> = chosen.into_iter().map(|at| found[at].clone()).collect();
+        let mut chosen: Vec<DeadLetterInfo> =
+            chosen.into_iter().map(|at| found[at].clone()).collect();
         chosen.sort_by_key(|letter| letter.at.offset);
         self.redrive(chosen).await;
     }
@@ -239,7 +259,11 @@ impl Operator {
     }
 }
 
-fn outcome<T>(called: Called<Result<T, GroupError>>, told: impl FnOnce(T) -> Answer) -> Outcome {
+/// What came of a call of the operator.
+pub(super) fn outcome<T>(
+    called: Called<Result<T, GroupError>>,
+    told: impl FnOnce(T) -> Answer,
+) -> Outcome {
     match called {
         Called::Answered(Ok(answer)) => Outcome::Ok(told(answer)),
         Called::Answered(Err(GroupError::Unavailable(error))) => outcome_of(&error),
