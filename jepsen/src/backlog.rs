@@ -27,7 +27,7 @@ pub(crate) fn prove() -> Result<Outcome, Failure> {
         say(format_args!("the disk has room for {wanted} of {WANTED} messages"));
     }
     let cluster = Cluster::start(&program, &scratch.0.join("cluster"), false)?;
-    let held = fill(&cluster, ("backlog", SIZE), wanted, &[])?;
+    let held = fill(&cluster, ("backlog", SIZE), wanted, false)?;
     say(cluster.agree()?);
     say(Measured::HEAD);
     let (mut fresh, mut backlog) = (0.0, 0.0);

@@ -20,7 +20,7 @@ pub(crate) fn compare(cluster: &Cluster) -> Result<String, Failure> {
     let mut figures = Vec::new();
     for (size, wanted) in SIZES {
         let topic = format!("bodies-{size}");
-        let held = fill(cluster, (&topic, size), wanted, &[])?;
+        let held = fill(cluster, (&topic, size), wanted, false)?;
         let at_leader = consume(cluster, (&leader, &leader), (&topic, size))?;
         let at_other = consume(cluster, (&leader, &other), (&topic, size))?;
         let line = format!(

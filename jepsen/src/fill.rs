@@ -43,13 +43,13 @@ pub(crate) fn messages(cluster: &Cluster, topic: &str) -> Result<u64, Failure> {
     Ok(queues.map(|queue| queue.end - queue.start).sum())
 }
 
-/// Sends bodies of `size` bytes until the topic has at least `wanted` messages; `more` goes to
-/// `bench produce`. Answers how many it has.
+/// Sends bodies of `size` bytes until the topic has at least `wanted` messages, with a key each
+/// where `keys` says so: `k-0` and so on. Answers how many it has.
 pub(crate) fn fill(
     cluster: &Cluster,
     (topic, size): (&str, &str),
     wanted: u64,
-    more: &[&str],
+    keys: bool,
 ) -> Result<u64, Failure> {
     let (mut held, mut rate) = (0, 0.0);
     while held < wanted {
@@ -58,6 +58,9 @@ pub(crate) fn fill(
         let seconds = format!("{:.0}", left.ceil().clamp(1.0, SECONDS_MAX));
         let words = ["bench", "produce", "--topic", topic, "--size", size, "--batch", "64"];
         let pace = ["--in-flight", "64", "--seconds", &seconds];
+        let from = held.to_string();
+        let numbered = ["--keys", "--keys-from", &from];
+        let more = if keys { &numbered[..] } else { &[] };
         let filled: Measured = cluster.ask(&[&words[..], &pace[..], more].concat())?;
         held = messages(cluster, topic)?;
         rate = filled.messages_per_second;

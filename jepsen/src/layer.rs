@@ -36,7 +36,7 @@ pub(crate) fn prove() -> Result<Outcome, Failure> {
     let scratch = Scratch::make()?;
     let cluster = Cluster::start(&program, &scratch.0.join("cluster"), false)?;
     let _: serde_json::Value = cluster.ask(&["topic", "create", TOPIC, "--queues", QUEUES])?;
-    let held = fill(&cluster, (TOPIC, SIZE), MESSAGES, &[])?;
+    let held = fill(&cluster, (TOPIC, SIZE), MESSAGES, false)?;
     say(cluster.agree()?);
     say(
         "| batch | with acks, msg/s | by offset, msg/s | ratio | entries per 1000 | bytes per 1000 \

@@ -205,6 +205,7 @@ mod tests {
             "message query --topic t --key k --from 2026-11-30T18:00:00Z --to 1796060000000",
             "message at --topic t --time 1h",
             "bench produce --keys --topic t",
+            "bench produce --keys --keys-from 7",
             "bench query --topic t --keys 1000 --count 50",
             "inspect log DIR --from 3 --limit 10 --commands",
         ] {
@@ -240,6 +241,7 @@ mod tests {
             "message query --topic t",
             "message at --topic t --time soon",
             "bench query --keys 0",
+            "bench produce --keys-from 7",
             "bench produce --in-flight 0",
             "bench produce --batch 129",
             "bench raft --size 4194305",

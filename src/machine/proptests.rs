@@ -1,12 +1,14 @@
 //! Random deliveries against a model that knows every offset, with restarts and power cuts.
 
 mod instances;
+mod model;
 mod order;
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use self::model::{At, Model};
 use super::tests::{Bench, names};
 use super::{HandleState, QueueView, Standing};
 use crate::base::{ClientId, GroupId, GroupName, Millis, QueueId, QueueOffset};
@@ -121,192 +123,6 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Restart),
         1 => any::<u64>().prop_map(|seed| Step::PowerCut { seed }),
     ]
-}
-
-/// What the model knows of an offset that was considered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
-    Free,
-    /// With the consumer that has this handle, until a deadline of this number.
-    Flying {
-        handle: Handle,
-        due: (u64, u64),
-        held: bool,
-    },
-    Waiting {
-        attempt: u32,
-        due: (u64, u64),
-    },
-    Ready {
-        attempt: u32,
-        last: Handle,
-    },
-    /// The dead letter of this offset, after this delivery.
-    Dead {
-        letter: u64,
-        last: Handle,
-    },
-    Done,
-}
-
-/// Everything here is done with, but what is dead.
-fn settle_all(offsets: &mut [At]) {
-    let done = |at: &&mut At| !matches!(at, At::Dead { .. });
-    offsets.iter_mut().filter(done).for_each(|at| *at = At::Done);
-}
-
-/// One queue, as each group sees it: one entry for each offset below `next`.
-#[derive(Default)]
-struct Model {
-    end: u64,
-    groups: BTreeMap<GroupId, Vec<At>>,
-    /// Deadlines set so far.
-    set: u64,
-    /// Checkouts that still have something: consumer, attempt, first deadline.
-    checkouts: BTreeMap<u64, (GroupId, u8, Option<u8>, u64)>,
-    last_checkout: u64,
-    /// Dead letters so far.
-    letters: BTreeMap<GroupId, u64>,
-    /// What else is known of a group.
-    known: BTreeMap<GroupId, Known>,
-    /// Dead letters that were not redriven: the deliveries after which they died.
-    rows: BTreeMap<(GroupId, u64), Handle>,
-}
-
-#[derive(Default)]
-struct Known {
-    epoch: u32,
-    /// Handles of checkouts up to this one are stale.
-    barred: u64,
-    paused: bool,
-    stored: Option<u64>,
-}
-
-impl Model {
-    fn due(&mut self, at: u64) -> (u64, u64) {
-        self.set += 1;
-        (at, self.set)
-    }
-
-    fn at(&mut self, handle: &Handle) -> Option<&mut At> {
-        let offset = usize::try_from(handle.offset.get()).unwrap();
-        self.groups.entry(handle.group).or_default().get_mut(offset)
-    }
-
-    fn live(&mut self, handle: &Handle) -> bool {
-        matches!(self.at(handle), Some(At::Flying { handle: live, .. }) if live == handle)
-    }
-
-    /// A delivery ended without an ack.
-    fn fail(&mut self, handle: Handle, given_up: bool) {
-        let next = if given_up || handle.attempt >= ATTEMPTS_MAX {
-            let letters = self.letters.entry(handle.group).or_default();
-            *letters += 1;
-            let letter = *letters - 1;
-            self.rows.insert((handle.group, letter), handle);
-            At::Dead { letter, last: handle }
-        } else {
-            At::Ready { attempt: handle.attempt, last: handle }
-        };
-        *self.at(&handle).unwrap() = next;
-    }
-
-    /// Handles of a group that satisfy `which`, in the order of offsets.
-    fn flying(&self, group: GroupId, which: impl Fn(&Handle) -> bool) -> Vec<Handle> {
-        let all = self.groups.get(&group).into_iter().flatten().filter_map(|at| match at {
-            At::Flying { handle, .. } => Some(*handle),
-            _ => None,
-        });
-        all.filter(|handle| which(handle)).collect()
-    }
-
-    fn known(&mut self, group: GroupId) -> &mut Known {
-        self.known.entry(group).or_default()
-    }
-
-    fn has_begun(&self, group: GroupId) -> bool {
-        group != LATE || self.groups.contains_key(&group)
-    }
-
-    /// The group begins at `to` in its queue, whatever it had.
-    fn put(&mut self, group: GroupId, to: u64) {
-        let to = usize::try_from(to.min(self.end)).unwrap();
-        let offsets = self.groups.entry(group).or_default();
-        offsets.resize(to, At::Done);
-        settle_all(offsets);
-        let barred = self.last_checkout;
-        let standing = self.known(group);
-        standing.epoch += 1;
-        standing.barred = barred;
-        if let Some(stored) = &mut standing.stored {
-            *stored = to as u64;
-        }
-    }
-
-    fn store(&mut self, group: GroupId, offset: u64) {
-        let at = offset.min(self.end);
-        if self.known(group).stored.is_some_and(|stored| at < stored) {
-            self.put(group, at);
-        } else {
-            let offsets = self.groups.entry(group).or_default();
-            let count = usize::try_from(at).unwrap();
-            offsets.resize(offsets.len().max(count), At::Done);
-            settle_all(&mut offsets[..count]);
-        }
-        self.known(group).stored = Some(at);
-    }
-
-    /// Forgets checkouts of which nothing is in flight any more.
-    fn settle(&mut self) {
-        let flying: Vec<_> =
-            GROUPS.iter().flat_map(|group| self.flying(*group, |_| true)).collect();
-        self.checkouts.retain(|id, _| flying.iter().any(|handle| handle.checkout.get() == *id));
-    }
-
-    fn skip(&mut self, group: GroupId, from: u64, to: u64) {
-        if from >= to || to > self.end {
-            return;
-        }
-        let offsets = self.groups.entry(group).or_default();
-        while (offsets.len() as u64) < to {
-            offsets.push(At::Free);
-        }
-        for at in &mut offsets[usize::try_from(from).unwrap()..usize::try_from(to).unwrap()] {
-            if matches!(*at, At::Free | At::Ready { .. }) {
-                *at = At::Done;
-            }
-        }
-    }
-
-    /// The attempt that a grant of this offset would be, if it is available.
-    fn grant(&mut self, group: GroupId, offset: u64) -> Option<u32> {
-        if offset >= self.end {
-            return None;
-        }
-        let offsets = self.groups.entry(group).or_default();
-        while offsets.len() as u64 <= offset {
-            offsets.push(At::Free);
-        }
-        match offsets[usize::try_from(offset).unwrap()] {
-            At::Free => Some(1),
-            At::Ready { attempt, .. } => Some(attempt + 1),
-            _ => None,
-        }
-    }
-
-    fn view(&self, group: GroupId) -> (u64, Vec<u64>, Vec<(u64, u32)>, usize) {
-        let offsets = self.groups.get(&group).map_or(&[][..], |offsets| offsets);
-        let (mut free, mut ready, mut flying) = (Vec::new(), Vec::new(), 0);
-        for (offset, at) in (0..).zip(offsets) {
-            match at {
-                At::Free => free.push(offset),
-                At::Ready { attempt, .. } => ready.push((offset, *attempt)),
-                At::Flying { .. } | At::Waiting { .. } => flying += 1,
-                At::Dead { .. } | At::Done => {}
-            }
-        }
-        (offsets.len() as u64, free, ready, flying)
-    }
 }
 
 struct Run {

@@ -91,7 +91,7 @@ impl Course {
         self.repeated.get()
     }
 
-    /// How many keys were given to messages.
+    /// The number of the next key.
     pub(super) fn keys(&self) -> u64 {
         self.keys.get()
     }
@@ -173,8 +173,10 @@ impl Course {
         self: &Rc<Self>,
         rate: Option<u32>,
         kind: Sort,
-        keys: bool,
+        keys_from: Option<u64>,
     ) -> Result<(Figures, Refusals), Failure> {
+        let keys = keys_from.is_some();
+        self.keys.set(keys_from.unwrap_or_default());
         let in_flight = usize::try_from(self.shape.in_flight).expect("at most 65536");
         let producer = Rc::new(Producer::connect(&self.endpoint, in_flight).await?);
         let (loops, times) = (LocalSet::new(), Times::new(&self.shape));

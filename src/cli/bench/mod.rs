@@ -103,6 +103,9 @@ pub(super) struct Produce {
     /// Give each message a key of its own: k-0, k-1 and so on.
     #[arg(long)]
     keys: bool,
+    /// The number of the first key, so that a later run goes on where an earlier one ended.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "keys")]
+    keys_from: u64,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -227,7 +230,8 @@ impl Produce {
         let disk = disk::measure(&self.shape.data).await?;
         let End { endpoint, durability } = self.way.end().await?;
         let course = Course::new(endpoint, self.topic, self.shape.clone());
-        let (figures, refusals) = course.produce(self.rate, self.kind, self.keys).await?;
+        let keys = self.keys.then_some(self.keys_from);
+        let (figures, refusals) = course.produce(self.rate, self.kind, keys).await?;
         let (bench, latency_of) = match self.kind {
             Sort::Normal => ("produce", "a send, until it is answered OK"),
             Sort::Ordered => ("ordered", "a send, until it is answered OK"),
