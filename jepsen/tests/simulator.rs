@@ -94,9 +94,6 @@ fn three_mutants_are_caught() {
     if !cfg!(debug_assertions) {
         build.arg("--release");
     }
-    // It runs a few seeds and is thrown away: not worth the minutes that optimizing takes. Packages of
-    // others are those of the usual build.
-    build.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
     let built = build.current_dir(root).output().unwrap();
     assert!(built.status.success(), "{}", text(&built));
     let program = Path::new(JEPSEN).with_file_name("jepsen-mutants");

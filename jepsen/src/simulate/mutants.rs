@@ -1,7 +1,8 @@
 //! Whether the checks catch what they are for: the library is given one fault after another, and
 //! seeds are run until one of them fails.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[cfg(feature = "mutants")]
@@ -34,8 +35,10 @@ fn build() -> Result<PathBuf, Failure> {
     let here = std::env::current_exe().map_err(Failure::io("finding this program"))?;
     let mut build = Command::new("cargo");
     build.args(["build", "--package", "jepsen", "--features", "mutants", "--bin", PROGRAM]);
-    if !cfg!(debug_assertions) {
-        build.arg("--release");
+    // A profile builds into a directory of its name, but for the usual one.
+    let profile = here.parent().and_then(Path::file_name).and_then(OsStr::to_str);
+    if let Some(profile) = profile.filter(|profile| *profile != "debug") {
+        build.args(["--profile", profile]);
     }
     let output = build.current_dir(root()).output().map_err(Failure::io("cargo build"))?;
     if !output.status.success() {
