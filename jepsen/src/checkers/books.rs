@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::history::{Answer, History, Micros, Place, Value, Wanted, What};
+use crate::history::{Answer, History, Micros, Outcome, Place, Value, Wanted, What};
 
 /// What one committed entry says of one queue of one group, in the order of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -332,13 +332,25 @@ impl Epochs {
     }
 }
 
-/// Letters that the log says went back.
-pub(super) fn redriven(books: &Books) -> BTreeSet<(u32, u64)> {
+/// Letters that went back: those that an operator was told of, and where nobody knows what came of a
+/// redrive, those that the log names. One that retention took first was not found.
+pub(super) fn redriven(history: &History, books: &Books) -> BTreeSet<(u32, u64)> {
+    let (mut told, mut unknown) = (BTreeSet::new(), false);
+    for operation in &history.operations {
+        let What::Redrive { group } = operation.what else { continue };
+        match &operation.outcome {
+            Outcome::Ok(Answer::Redriven(letters)) => {
+                told.extend(letters.iter().map(|one| (group, one.letter)));
+            }
+            Outcome::Unknown(_) => unknown = true,
+            Outcome::Ok(_) | Outcome::Fail(_) => {}
+        }
+    }
     let letters = books.facts.iter().filter_map(|fact| match fact {
         Fact::Redriven { group, letters, .. } => Some(letters.iter().map(|one| (*group, *one))),
         _ => None,
     });
-    letters.flatten().collect()
+    letters.flatten().filter(|letter| unknown || told.contains(letter)).collect()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::history::{Answer, History, Micros, Outcome, Place, Value, What};
 #[derive(Default)]
 struct Acks {
     good: BTreeSet<(u32, Place)>,
-    /// Nobody knows, or refused: only the log can tell.
+    /// Nobody knows: only the log can tell.
     tried: BTreeSet<(u32, Place)>,
 }
 
@@ -113,9 +113,20 @@ impl Stands<'_> {
     }
 }
 
+/// What groups were ever handed.
+fn received(history: &History) -> BTreeSet<(u32, Place)> {
+    let mut got = BTreeSet::new();
+    for operation in &history.operations {
+        let What::Receive { group, .. } = operation.what else { continue };
+        let Some(Answer::Received(batch)) = operation.answer() else { continue };
+        got.extend(batch.iter().map(|one| (group, one.place)));
+    }
+    got
+}
+
 /// Whose dead letters left with their topic's retention.
-fn gone_letters(books: &Books) -> BTreeSet<(u32, Place)> {
-    let redriven = redriven(books);
+fn gone_letters(history: &History, books: &Books) -> BTreeSet<(u32, Place)> {
+    let redriven = redriven(history, books);
     let gone = books.died.iter().filter(|((group, letter), _)| {
         let from = books.letters_from.get(group).copied().unwrap_or(0);
         *letter < from && !redriven.contains(&(*group, *letter))
@@ -133,8 +144,8 @@ pub(crate) fn check(history: &History, books: &Books, drain: Drain, gone: &Gone)
     let contents = contents(history, books);
     let told = fold(books, &contents);
     let (acks, times) = (acks(history), times(history));
-    let gone_letters = gone_letters(books);
-    let mut taken: BTreeMap<(u32, u32), (u64, u64)> = BTreeMap::new();
+    let gone_letters = gone_letters(history, books);
+    let mut taken: BTreeMap<(u32, u32), (Vec<Place>, u64)> = BTreeMap::new();
     let nothing = Told::default();
     for (part, account) in &books.accounts {
         let (group, topic, queue) = *part;
@@ -166,16 +177,23 @@ pub(crate) fn check(history: &History, books: &Books, drain: Drain, gone: &Gone)
                 began.zip(sent).is_some_and(|(began, sent)| began < sent)
             });
             let taken = taken.entry((group, topic)).or_default();
-            if had_begun { taken.0 += 1 } else { taken.1 += 1 }
+            if had_begun { taken.0.push(place) } else { taken.1 += 1 }
         }
     }
-    for ((group, topic), (sure, more)) in taken {
+    let got = received(history);
+    for ((group, topic), (places, more)) in taken {
+        let sure = places.len() as u64;
         findings.count("ended expired", sure);
         findings.count("ended expired or before its group", more);
         let counted = gone.expired.get(&(group, topic)).copied().unwrap_or(0);
         if sure > counted {
+            // Those that it had had are the odd ones.
+            let had = places.iter().filter(|place| got.contains(&(group, **place)));
+            let had: Vec<String> = had.take(8).map(ToString::to_string).collect();
             let what = format!(
-                "group {group} lost {sure} messages of topic {topic}, and {counted} are counted"
+                "group {group} lost {sure} messages of topic {topic}, and {counted} are counted; it had \
+                 had {}",
+                had.join(", ")
             );
             findings.violated("expired-counted", what);
         }
@@ -189,6 +207,7 @@ mod tests {
     use super::super::books::{Account, Fact, Part, Row};
     use super::super::scenes::{Scene, checks, place, value};
     use super::*;
+    use crate::history::DeadLetter;
 
     const PART: Part = (0, 0, 0);
 
@@ -347,7 +366,10 @@ mod tests {
         assert_eq!(look(&one, &died(5, &[acked(0)])), [""; 0]);
         assert_eq!(look(&one, &died(4, &[acked(0)])), ["vanished"]);
         let back = Fact::Redriven { group: 0, letters: vec![4], at: 0 };
-        assert_eq!(look(&one, &died(5, &[acked(0), back])), ["vanished"]);
+        assert_eq!(look(&one, &died(5, &[acked(0), back.clone()])), [""; 0], "not found by then");
+        let letter = DeadLetter { letter: 4, origin: place(1), attempts: 3 };
+        let told = one.redriven(&[letter], (50, 60));
+        assert_eq!(look(&told, &died(5, &[acked(0), back])), ["vanished"]);
     }
 
     #[test]

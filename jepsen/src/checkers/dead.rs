@@ -81,7 +81,7 @@ pub(crate) fn check(history: &History, books: &Books) -> Findings {
         }
     }
     check_redrives(history, books, &told, &mut findings);
-    check_kept(books, &mut findings);
+    check_kept(history, books, &mut findings);
     check_letters(history, books, &mut findings);
     findings
 }
@@ -161,8 +161,8 @@ fn check_redrives(history: &History, books: &Books, told: &Told, findings: &mut 
 }
 
 /// A letter stays until it goes back, or until retention takes it.
-fn check_kept(books: &Books, findings: &mut Findings) {
-    let redriven = redriven(books);
+fn check_kept(history: &History, books: &Books, findings: &mut Findings) {
+    let redriven = redriven(history, books);
     for ((group, letter), row) in &books.died {
         findings.count("deaths", 1);
         let mut rows = books.rows.get(group).into_iter().flatten();
@@ -322,7 +322,12 @@ mod tests {
         assert_eq!(with(&[], &[], 0), ["letter-lost"]);
         assert_eq!(with(&[], &[], 1), [""; 0], "retention took it");
         let back = Fact::Redriven { group: 0, letters: vec![0], at: 0 };
-        assert_eq!(with(&[], &[back], 0), [""; 0]);
+        assert_eq!(with(&[], std::slice::from_ref(&back), 0), ["letter-lost"], "told to nobody");
+        let scene = spent().redriven(&[letter(0)], (3_000, 3_010));
+        let scene = scene.received(&[(1, 0)], 1, (3_020, 3_030)).acked(0, 1, (3_040, 3_050));
+        let died = BTreeMap::from([((0, 0), row(0))]);
+        let went = Books { died, facts: vec![back], ..books(&[]) };
+        assert_eq!(look(&scene, &went), [""; 0]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::queue::{Phase, Standing};
 use super::{Deliveries, Key};
-use crate::base::{Millis, UtcMillis};
+use crate::base::{Millis, Mutant, UtcMillis};
 use crate::command::{Ack, DeathReason, DeliveryOutcome, Hold, Release, Renew, Return};
 use crate::machine::effect::ReadyCounts;
 
@@ -21,6 +21,11 @@ impl Deliveries {
             return DeliveryOutcome::Done;
         }
         if self.resets.bars(&ack.handle) {
+            if Mutant::ResetKeepsInFlight.is_on() {
+                let offset = key.offset.get();
+                self.queue_mut(key).skip(offset, offset + 1);
+                return DeliveryOutcome::Done;
+            }
             return DeliveryOutcome::Stale;
         }
         let standing = self

@@ -25,6 +25,8 @@ const READER: u32 = 3001;
 const CONSUMER: u32 = 3100;
 /// Its consumers; the last one comes and goes.
 const CONSUMERS: u32 = 2;
+/// Messages of which a consumer keeps the handles, to acknowledge them much later.
+const KEPT_MAX: usize = 24;
 /// Letters that are sent back at once at most.
 const BACK_MAX: usize = 8;
 
@@ -68,6 +70,7 @@ async fn consume(clients: Clients, group: u32, number: u32) {
         (0..workload.all_topics()).filter(|topic| workload.takes(group, *topic)).collect();
     let consumer = Consumer { clients, id: CONSUMER + number, group, random };
     let mut turn = usize::try_from(number).unwrap_or_default();
+    let mut kept = Vec::new();
     loop {
         let draining = consumer.clients.is_draining();
         let pause = if draining { 5 } else { consumer.random.between(1, 200) };
@@ -76,12 +79,17 @@ async fn consume(clients: Clients, group: u32, number: u32) {
             sleep(Duration::from_millis(consumer.random.between(500, 3_000))).await;
         }
         turn += 1;
-        round(&consumer, topics[turn % topics.len()], draining).await;
+        round(&consumer, topics[turn % topics.len()], draining, &mut kept).await;
+        // Late, whatever became of it: after a reset such a handle must do nothing.
+        if !draining && kept.len() > 1 && consumer.random.percent(30) {
+            let (topic, message) = kept.swap_remove(consumer.random.index(kept.len()));
+            consumer.ack(topic, &message).await;
+        }
     }
 }
 
 /// One receive, and what becomes of its messages.
-async fn round(consumer: &Consumer, topic: u32, draining: bool) {
+async fn round(consumer: &Consumer, topic: u32, draining: bool, kept: &mut Vec<(u32, Delivered)>) {
     let invisible = if draining { 2_000 } else { consumer.random.between(200, 2_001) };
     let wants = consumer.wants(topic, draining);
     let Some(messages) = consumer.receive(topic, invisible, wants).await else { return };
@@ -90,6 +98,9 @@ async fn round(consumer: &Consumer, topic: u32, draining: bool) {
         let lot = consumer.random.between(0, 100);
         // What there is no room to bury would go round for ever.
         let poison = is_poison(decode(&message.message.body)) && message.attempt <= most;
+        if !poison && !draining && kept.len() < KEPT_MAX && consumer.random.percent(25) {
+            kept.push((topic, message.clone()));
+        }
         match lot {
             _ if draining && poison => consumer.hold(topic, &message, 0).await,
             _ if draining => consumer.ack(topic, &message).await,
