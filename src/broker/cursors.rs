@@ -150,19 +150,22 @@ impl Replica {
         deadline: Instant,
     ) -> Result<ResetStep, Unavailable> {
         let ResetPlan { reset, step } = plan;
+        // Once it may have been taken, it may have been, whatever a later try says.
+        let mut unsure = false;
         loop {
             let command = Command::Reset(reset.clone());
             let error = match self.group.propose(command, deadline).await {
                 Ok(Reply::Reset { epoch }) => return Ok(ResetStep { epoch, ..step }),
                 Ok(Reply::Refused(refusal)) => {
                     let reason = refusal.to_string();
-                    return Err(Unavailable { reason, outcome_unknown: false });
+                    return Err(Unavailable { reason, outcome_unknown: unsure });
                 }
                 Ok(other) => return Err(unexpected(&other)),
                 Err(error) => unavailable(&error),
             };
+            unsure |= error.outcome_unknown;
             if Instant::now() + AGAIN.duration() >= deadline {
-                return Err(error);
+                return Err(Unavailable { outcome_unknown: unsure, ..error });
             }
             self.leader_changed(AGAIN).await;
         }
