@@ -229,18 +229,7 @@ impl Group {
             }
             Self::Describe { name, ask } => {
                 let group = ask.client().await?.group(&name).await?;
-                output.show(&group, progress);
-                if !output.is_json() {
-                    output.line("");
-                    output.show(&group, settings);
-                }
-                let with = group.parts.iter().any(|part| !part.instances.is_empty());
-                if with && !output.is_json() {
-                    output.line(format_args!("\n{}", instances(&group)));
-                }
-                tell_begin(output, &group);
-                output.differences(&group.differences);
-                output.remarks(filters(&group));
+                describe(output, &group);
             }
             Self::Resume(resume) => resume.run(output, progress).await?,
             Self::Update { name, attempts, backoff, dead_keep, ask } => {
@@ -262,6 +251,22 @@ impl Group {
         }
         Ok(())
     }
+}
+
+/// All that is known of it.
+fn describe(output: &Output, group: &GroupInfo) {
+    output.show(group, progress);
+    if !output.is_json() {
+        output.line("");
+        output.show(group, settings);
+    }
+    let with = group.parts.iter().any(|part| !part.instances.is_empty());
+    if with && !output.is_json() {
+        output.line(format_args!("\n{}", instances(group)));
+    }
+    tell_begin(output, group);
+    output.differences(&group.differences);
+    output.remarks(filters(group));
 }
 
 /// What the table of topics has no room for.

@@ -205,14 +205,6 @@ fn describe(command: &Command) -> String {
         Command::DeleteTopic { topic } => format!("delete topic {topic}"),
         Command::CreateGroup(group) => format!("create group {}", group.name),
         Command::DeleteGroup { group } => format!("delete group {group}"),
-        Command::Subscribe(subscribe) => {
-            let (group, topic) = (subscribe.group, subscribe.topic);
-            format!("group {group} wants {:?} of topic {topic}", subscribe.expression)
-        }
-        Command::Unsubscribe(subscribe) => {
-            let (group, topic) = (subscribe.group, subscribe.topic);
-            format!("group {group} no longer wants {:?} of topic {topic}", subscribe.expression)
-        }
         Command::Tick { limit } => format!("tick, at most {limit}"),
         Command::Audit => "audit".to_owned(),
         Command::Retain(retention) => format!(
@@ -234,16 +226,11 @@ fn describe(command: &Command) -> String {
             format!("the transaction of {at} is {} by {by}", end.decision.past())
         }
         Command::Check(checks) => format!("{} transactions were asked about", checks.len()),
-        Command::Redrive(redrive) => describe_redrive(redrive),
-        Command::UpdateGroup(update) => format!("group {} fails otherwise", update.group),
         Command::Resume(transaction) => {
             format!("the transaction of {} is asked about again", transaction.at)
         }
         Command::Trim(trim) => format!("topic {} is gone up to entry {}", trim.topic, trim.mark),
         Command::GrowTopic { topic, queues } => format!("topic {topic} has {queues} queues now"),
-        Command::ResumeLines { group, topic } => {
-            format!("message groups of topic {topic} go on for group {group}")
-        }
         Command::Schedule(schedule) => {
             let bytes: usize = schedule.items.iter().map(|one| one.item.record.len()).sum();
             let due: Vec<String> = schedule.items.iter().map(|one| one.due.to_string()).collect();
@@ -254,20 +241,42 @@ fn describe(command: &Command) -> String {
         Command::Reschedule { timer, due } => {
             format!("reschedule {} to {due}", describe_timer(timer))
         }
-        Command::Position(position) => describe_position(position),
-        Command::Leave(leave) => describe_leave(leave),
-        Command::Start(_) | Command::Reset(_) | Command::Pause { .. } | Command::StoreOffset(_) => {
-            describe_cursor(command)
-        }
-        Command::MembersDiffer { group, topic } => {
-            format!("members of group {group} use different filters on topic {topic}")
-        }
+        Command::Subscribe(_)
+        | Command::Unsubscribe(_)
+        | Command::ResumeLines { .. }
+        | Command::Redrive(_)
+        | Command::UpdateGroup(_)
+        | Command::Position(_)
+        | Command::Leave(_)
+        | Command::Start(_)
+        | Command::Reset(_)
+        | Command::Pause { .. }
+        | Command::StoreOffset(_)
+        | Command::MembersDiffer { .. } => describe_asked(command),
     }
 }
 
-/// Where groups stand.
-fn describe_cursor(command: &Command) -> String {
+/// What consumers and their operators ask for.
+fn describe_asked(command: &Command) -> String {
     match command {
+        Command::Subscribe(subscribe) => {
+            let (group, topic) = (subscribe.group, subscribe.topic);
+            format!("group {group} wants {:?} of topic {topic}", subscribe.expression)
+        }
+        Command::Unsubscribe(subscribe) => {
+            let (group, topic) = (subscribe.group, subscribe.topic);
+            format!("group {group} no longer wants {:?} of topic {topic}", subscribe.expression)
+        }
+        Command::ResumeLines { group, topic } => {
+            format!("message groups of topic {topic} go on for group {group}")
+        }
+        Command::Redrive(redrive) => describe_redrive(redrive),
+        Command::UpdateGroup(update) => format!("group {} fails otherwise", update.group),
+        Command::Position(position) => describe_position(position),
+        Command::Leave(leave) => describe_leave(leave),
+        Command::MembersDiffer { group, topic } => {
+            format!("members of group {group} use different filters on topic {topic}")
+        }
         Command::Start(start) => {
             let (group, topic) = (start.group, start.topic);
             format!("group {group} begins in topic {topic} at {}", join(&start.offsets))

@@ -159,10 +159,6 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.kind(GROW_TOPIC, topic);
             writer.u32(*queues);
         }
-        Command::ResumeLines { group, topic } => {
-            writer.kind(RESUME_LINES, group);
-            topic.write(&mut writer);
-        }
         Command::Schedule(schedule) => writer.kind(SCHEDULE, schedule),
         Command::Recall(timer) => writer.kind(RECALL, timer),
         Command::Reschedule { timer, due } => {
@@ -176,6 +172,27 @@ pub(super) fn encode(command: &Command) -> Bytes {
             writer.list(checks, |w, checked| checked.write(w));
         }
         Command::Resume(transaction) => writer.kind(RESUME, transaction),
+        Command::ResumeLines { .. }
+        | Command::Redrive(_)
+        | Command::UpdateGroup(_)
+        | Command::Position(_)
+        | Command::Leave(_)
+        | Command::Start(_)
+        | Command::Reset(_)
+        | Command::Pause { .. }
+        | Command::StoreOffset(_)
+        | Command::MembersDiffer { .. } => write_asked(&mut writer, command),
+    }
+    writer.finish()
+}
+
+/// What consumers and their operators ask for.
+fn write_asked(writer: &mut Writer, command: &Command) {
+    match command {
+        Command::ResumeLines { group, topic } => {
+            writer.kind(RESUME_LINES, group);
+            topic.write(writer);
+        }
         Command::Redrive(redrive) => writer.kind(REDRIVE, redrive),
         Command::UpdateGroup(update) => writer.kind(UPDATE_GROUP, update),
         Command::Position(position) => writer.kind(POSITION, position),
@@ -189,10 +206,10 @@ pub(super) fn encode(command: &Command) -> Bytes {
         Command::StoreOffset(store) => writer.kind(STORE_OFFSET, store),
         Command::MembersDiffer { group, topic } => {
             writer.kind(MEMBERS_DIFFER, group);
-            topic.write(&mut writer);
+            topic.write(writer);
         }
+        other => unreachable!("{other:?} is written with the others"),
     }
-    writer.finish()
 }
 
 /// The kind and the fields of a group, but for where it begins.

@@ -4,8 +4,6 @@ mod instances;
 mod model;
 mod order;
 
-use std::collections::BTreeMap;
-
 use proptest::prelude::*;
 
 use self::model::{At, Model};

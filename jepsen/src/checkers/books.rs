@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::history::{Answer, History, Micros, Outcome, Place, Value, Wanted, What};
+use crate::history::{Answer, History, Micros, Operation, Outcome, Place, Value, Wanted, What};
 
 /// What one committed entry says of one queue of one group, in the order of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -285,26 +285,56 @@ impl Over {
 /// When the attempts at messages began anew, because of a reset or of a redrive.
 #[derive(Debug, Default)]
 pub(crate) struct Epochs {
-    resets: BTreeMap<(u32, u32), Vec<Micros>>,
-    redrives: BTreeMap<(u32, Place), Vec<Micros>>,
+    resets: BTreeMap<(u32, u32), Vec<Span>>,
+    redrives: BTreeMap<(u32, Place), Vec<Span>>,
+}
+
+/// From when what was asked for may have taken effect, and when its entry was seen: after the death
+/// of the one replica that had applied it, that can be much later.
+type Span = (Micros, Micros);
+
+/// How long an operator's client goes on asking when nobody knows what came of it.
+const ASKED_AGAIN: Micros = 10_000_000;
+
+/// When what was seen at `at` can have begun: with the last of these operations, or with one that
+/// may have gone on beside it.
+fn span<'a>(operations: impl Iterator<Item = &'a Operation>, at: Micros) -> Span {
+    let before: Vec<&Operation> = operations.filter(|one| one.invoked <= at).collect();
+    let Some(last) = before.iter().map(|one| one.invoked).max() else { return (at, at) };
+    let until = |one: &Operation| match one.answer() {
+        Some(_) => one.ended(),
+        None => one.ended().saturating_add(ASKED_AGAIN),
+    };
+    let beside = before.iter().filter(|one| until(one) >= last).map(|one| one.invoked);
+    (beside.min().unwrap_or(last), at)
 }
 
 /// An entry is seen a little after it took effect.
 const SEEN: Micros = 50_000;
 
 impl Epochs {
-    pub(crate) fn of(books: &Books) -> Self {
+    pub(crate) fn of(books: &Books, history: &History) -> Self {
         let mut epochs = Self::default();
+        let operations = || history.operations.iter();
         for fact in &books.facts {
             match fact {
                 Fact::Reset { group, topic, at, .. } => {
-                    epochs.resets.entry((*group, *topic)).or_default().push(*at);
+                    let asked = operations().filter(|one| {
+                        matches!(&one.what, What::Reset { group: of, topic: on, .. }
+                            if (of, on) == (group, topic))
+                    });
+                    let span = span(asked, *at);
+                    epochs.resets.entry((*group, *topic)).or_default().push(span);
                 }
                 Fact::Redriven { group, letters, at } => {
                     let rows =
                         letters.iter().filter_map(|letter| books.died.get(&(*group, *letter)));
+                    let asked = operations().filter(
+                        |one| matches!(&one.what, What::Redrive { group: of } if of == group),
+                    );
+                    let span = span(asked, *at);
                     for row in rows {
-                        epochs.redrives.entry((*group, row.origin)).or_default().push(*at);
+                        epochs.redrives.entry((*group, row.origin)).or_default().push(span);
                     }
                 }
                 _ => {}
@@ -313,7 +343,7 @@ impl Epochs {
         epochs
     }
 
-    fn all(&self, group: u32, place: Place) -> impl Iterator<Item = Micros> {
+    fn all(&self, group: u32, place: Place) -> impl Iterator<Item = Span> {
         let resets = self.resets.get(&(group, place.topic)).into_iter().flatten();
         let redrives = self.redrives.get(&(group, place)).into_iter().flatten();
         resets.chain(redrives).copied()
@@ -322,12 +352,12 @@ impl Epochs {
     /// Whether attempts may have begun anew between two moments.
     pub(crate) fn part(&self, (group, place): (u32, Place), from: Micros, to: Micros) -> bool {
         let to = to.saturating_add(SEEN);
-        self.all(group, place).any(|at| from <= at && at <= to)
+        self.all(group, place).any(|(begun, seen)| from <= seen && begun <= to)
     }
 
     /// When attempts began anew last before a moment: what was seen from here on may be of those.
     pub(super) fn last(&self, (group, place): (u32, Place), before: Micros) -> Micros {
-        let epochs = self.all(group, place).filter(|at| *at < before);
+        let epochs = self.all(group, place).map(|(begun, _)| begun).filter(|at| *at < before);
         epochs.max().unwrap_or(0).saturating_sub(SEEN)
     }
 }
@@ -361,7 +391,8 @@ mod tests {
     #[test]
     fn epochs_part_what_was_before_from_what_came_after() {
         let facts = [Fact::Reset { group: 0, topic: 0, offsets: Vec::new(), at: 500_000 }];
-        let epochs = Epochs::of(&Books { facts: facts.to_vec(), ..Books::default() });
+        let epochs =
+            Epochs::of(&Books { facts: facts.to_vec(), ..Books::default() }, &History::default());
         assert!(epochs.part((0, place(0)), 400_000, 460_000), "it is seen later than it is done");
         assert!(!epochs.part((0, place(0)), 400_000, 440_000));
         assert!(!epochs.part((0, place(0)), 500_001, 900_000));
@@ -369,7 +400,7 @@ mod tests {
         let back = Fact::Redriven { group: 0, letters: vec![0], at: 500_000 };
         let row = Row { letter: 0, origin: place(1), attempts: 3, given_up: false, seen: 0 };
         let books = Books { died: [((0, 0), row)].into(), facts: vec![back], ..Books::default() };
-        let epochs = Epochs::of(&books);
+        let epochs = Epochs::of(&books, &History::default());
         assert!(epochs.part((0, place(1)), 400_000, 600_000));
         assert!(!epochs.part((0, place(0)), 400_000, 600_000));
         assert!(Over::of(&books).has(0, place(1)) && !Over::of(&books).has(0, place(0)));

@@ -71,7 +71,7 @@ impl Told {
 
 pub(crate) fn check(history: &History, books: &Books) -> Findings {
     let mut findings = Findings::default();
-    let (told, epochs) = (collect(history), Epochs::of(books));
+    let (told, epochs) = (collect(history), Epochs::of(books, history));
     check_most(&told, books, &mut findings);
     for (group, rows) in &books.rows {
         let max = books.attempts_max.get(group).copied().unwrap_or(u32::MAX);

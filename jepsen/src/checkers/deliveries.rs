@@ -173,7 +173,8 @@ mod tests {
     fn look_after_reset(scene: &Scene) -> Findings {
         let at = 15_000;
         let facts = vec![Fact::Reset { group: 0, topic: 0, offsets: Vec::new(), at }];
-        check(&scene.history, CLOCKS, &Epochs::of(&Books { facts, ..Books::default() }))
+        let epochs = Epochs::of(&Books { facts, ..Books::default() }, &scene.history);
+        check(&scene.history, CLOCKS, &epochs)
     }
 
     #[test]

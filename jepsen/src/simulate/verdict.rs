@@ -28,7 +28,7 @@ pub(super) fn check(
     let ordered = run.clients.workload().ordered_topic();
     let (mut epochs, mut over) = (Epochs::default(), Over::default());
     if let Some(books) = &run.books {
-        (epochs, over) = (Epochs::of(books), Over::of(books));
+        (epochs, over) = (Epochs::of(books, history), Over::of(books));
         findings.merge(conservation::check(history, books, drain, &run.gone));
         findings.merge(dead::check(history, books));
         findings.merge(operated::check(history, books));
