@@ -15,8 +15,8 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// In words, for each size.
 pub(crate) fn compare(cluster: &Cluster) -> Result<String, Failure> {
     let leader = cluster.leader()?;
-    let others = cluster.nodes()?.into_iter().filter(|node| node.node != leader.node);
-    let other = others.last().ok_or(Failure::Late { what: "a second node", seconds: 0 })?;
+    let mut others = cluster.nodes()?.into_iter().filter(|node| node.node != leader.node);
+    let other = others.next_back().ok_or(Failure::Late { what: "a second node", seconds: 0 })?;
     let mut figures = Vec::new();
     for (size, wanted) in SIZES {
         let topic = format!("bodies-{size}");

@@ -98,6 +98,9 @@ fn resets(history: &History) -> Vec<Moved<'_>> {
     all.collect()
 }
 
+/// When a receive that got a message began and ended, and which attempt it was.
+type Got = (Micros, Micros, u32);
+
 /// The ack of a delivery of before a reset, which that reset brought back, is not taken. That of a
 /// message which somebody else is done with since then is answered well, and so is one that lies
 /// before the place from which the group went on.
@@ -107,7 +110,7 @@ fn check_handles(history: &History, findings: &mut Findings) {
     if resets.is_empty() {
         return;
     }
-    let mut got: BTreeMap<(u32, Place), Vec<(Micros, Micros, u32)>> = BTreeMap::new();
+    let mut got: BTreeMap<(u32, Place), Vec<Got>> = BTreeMap::new();
     for operation in &history.operations {
         let What::Receive { group, .. } = operation.what else { continue };
         let Some(Answer::Received(batch)) = operation.answer() else { continue };

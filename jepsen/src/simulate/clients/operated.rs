@@ -7,7 +7,7 @@ use raftmq::broker::{ResetRequest, ResetTo};
 use tokio::time::sleep;
 
 use super::hard::{OPERATOR, Operator, PATIENCE, outcome};
-use super::{group_name, topic_name};
+use super::{Called, group_name, topic_name};
 use crate::history::{Answer, Outcome, Start, What};
 use crate::simulate::world::STARTED;
 
@@ -45,7 +45,7 @@ impl Operator {
             let asked = self.clients.call(&self.random, LONG_PATIENCE, move |broker| async move {
                 broker.reset_group(&request).await.is_ok()
             });
-            drop(asked.await);
+            let _: Called<bool> = asked.await;
             return;
         }
         let call = self.clients.invoke(OPERATOR, What::Reset { group: self.group, topic, to });
