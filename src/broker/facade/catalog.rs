@@ -65,7 +65,16 @@ impl Broker {
         for (replica, outcome) in having.iter().zip(resumed.await) {
             outcome.map_err(|error| self.at(replica, error, GroupError::at))?;
         }
-        self.group_info(name).await
+        self.changed_group(name).await
+    }
+
+    /// A group after a change of it was taken: where that cannot be told, the change stands all the
+    /// same.
+    pub(super) async fn changed_group(&self, name: &GroupName) -> Result<GroupInfo, GroupError> {
+        self.group_info(name).await.map_err(|error| match error {
+            GroupError::Unavailable(error) => Unavailable { outcome_unknown: true, ..error }.into(),
+            other => other,
+        })
     }
 
     /// Topics by name, from the one behind `after`, at most `limit`, and never more than 1000.

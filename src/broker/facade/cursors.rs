@@ -54,7 +54,7 @@ impl Broker {
         for (replica, outcome) in self.0.replicas.iter().zip(join_all(told).await) {
             outcome.map_err(|error| self.at(replica, error, GroupError::at))?;
         }
-        self.group_info(name).await
+        self.changed_group(name).await
     }
 
     /// Messages of one queue from an offset on. Waits until something that matches is there, the

@@ -79,7 +79,7 @@ impl Broker {
         for (replica, outcome) in having.iter().zip(updated.await) {
             outcome.map_err(|error| self.at(replica, error, GroupError::at))?;
         }
-        self.group_info(name).await
+        self.changed_group(name).await
     }
 
     /// Where the group is, of the broker groups that are asked for.
